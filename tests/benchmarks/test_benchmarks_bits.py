@@ -5,13 +5,10 @@ from pathlib import Path
 
 import numpy as np
 
-from tools.benchmarks.bits import RUNS, compare, train, with_earlier
+from tools.benchmarks.bits import compare, train, with_earlier
 from tools.benchmarks.bits_agents import AGENTS
-from tools.benchmarks.bits_estimators import ESTIMATORS
 from tools.benchmarks.bits_jobs import JOBS
-from tools.benchmarks.bits_models import MODELS
 from tools.benchmarks.bits_report import digest
-from tools.benchmarks.bits_results import RESULTS
 from tools.benchmarks.bits_stores import write_stores
 
 
@@ -45,7 +42,3 @@ def test_an_agent_is_compared_without_the_time_that_it_took(tmp_path: Path) -> N
     assert compare(before, after) == [("agent", "", 6, 0, 0.0)]
     assert {"predicted", "sampled", "values_weight"} < before["agent"]["params"].keys()
     assert "episode_return" in before["agent"]["metrics"][-1]
-
-
-def test_no_name_is_that_of_two_runs() -> None:
-    assert len(RUNS) == sum(map(len, (JOBS, RESULTS, AGENTS, ESTIMATORS, MODELS)))

@@ -10,7 +10,6 @@ import pytest
 from click.testing import CliRunner
 
 from tests.support.refusals import refused
-from tools.benchmarks import __main__ as benchmarks
 from tools.benchmarks import table
 from tools.benchmarks.cases import CASES
 from tools.benchmarks.form_process import FormProcess
@@ -50,39 +49,6 @@ def test_tables_of_files(tmp_path: Path) -> None:
         "",
         "First iteration of mnist-mlp, which compiles: JAX 3 s.",
     ]  # fmt: skip
-
-
-def test_forms_that_fail_are_left_out_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The second turn of a form that failed in the first is not tried; an allocator is preloaded for peers alone."""
-    preloaded = []
-
-    class Process:
-        def __init__(self, form: str, python: str, *_: object, preload: str):
-            preloaded.append((form, python, preload))
-            self.form, self.turns = form, 0
-
-        def __enter__(self) -> Process:
-            return self
-
-        def __exit__(self, *_: object) -> None:
-            closed.append(self.form)
-
-        def turn(self) -> dict[str, float]:
-            self.turns += 1
-            if self.form == "JAX":
-                raise RuntimeError("No module named 'jax'")
-            return {"ms": float(self.turns), "mb": 1.0, "first_s": float(self.turns)}
-
-    closed: list[str] = []
-    monkeypatch.setattr(benchmarks, "FormProcess", Process)
-    pythons = dict.fromkeys(("dsinga", "pytorch", "jax"), "python") | {"pytorch": "other"}
-    row = benchmarks.compare("mnist-mlp", ["dsinga", "PyTorch", "JAX"], pythons, 2, 5, 1, "alloc.so")
-    assert row["left out"] == {"JAX": "No module named 'jax'"}
-    assert preloaded == [("dsinga", "python", ""), ("PyTorch", "other", "alloc.so"), ("JAX", "python", "alloc.so")]
-    assert sorted(closed) == ["JAX", "PyTorch", "dsinga"]
-    assert row["figures"]["PyTorch"] == {"ms": 1.5, "mb": 1.0, "first_s": 2.0}
-    assert (row["state"]["turns"], row["state"]["spread"]) == (2, 0.0)
-    assert next(table.states([row])).startswith("mnist-mlp: 2 turns, interquartile range of the ratio 0%; load ")
 
 
 @pytest.mark.ci

@@ -1,9 +1,9 @@
 """Files that no program writes, but that a disk, a script or a person may leave: each is one sentence."""
 
 import json
-import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,6 +17,8 @@ from dsinga.base.errors import UserError
 from dsinga.checkpoint import latest, read_newest_checkpoint
 from dsinga.data import describe_dataset, field_statistics, is_dataset
 from dsinga.estimators import Regressor, load
+from tests.faults.test_faults_pipes import put
+from tests.support.refusals import check_refusal, refusal
 
 WORDS = {"type": "WordLevel", "vocab": {"a": 0, "b": 1}, "unk_token": "[UNK]"}
 
@@ -33,48 +35,29 @@ def nested_estimator(folder: Path) -> None:
     load(folder / "e")
 
 
-def table_that_is_a_folder(folder: Path) -> None:
-    (folder / "search.csv").mkdir()
-    write_table(folder, SearchResult([], [], folder))
+TABLE = SearchResult([], [], Path())
+MISTAKES = [
+    refusal(lambda: tokenizer(vocab={"a": 0, "b": 4_000_000_000}), "has the id 4,000,000,000", "and ids are at"),
+    refusal(lambda: tokenizer().encode("a c"), "tokenizer.json cannot encode the text", "UNK"),
+    refusal(lambda tmp_path: read_newest_checkpoint(tmp_path / ("w" * 300)), "File name too long; name"),
+    refusal(lambda tmp_path: latest(tmp_path / ("w" * 300)), "cannot be read: File name too long"),
+    refusal(lambda tmp_path: [(tmp_path / "search.csv").mkdir(), write_table(tmp_path, TABLE)], "Is a directory"),
+    refusal(lambda tmp_path: nested_estimator(tmp_path), "damaged estimator (ValueError: it is nested too deeply"),
+]
 
 
-CASES: dict[str, tuple[Callable[[Path], object], str]] = {
-    "huge id": (
-        lambda folder: tokenizer(vocab={"a": 0, "b": 4_000_000_000}),
-        "has the id 4,000,000,000, and ids are at",
-    ),
-    "no unknown token": (lambda folder: tokenizer().encode("a c"), r"tokenizer.json cannot encode the text \(.*UNK"),
-    "long name": (
-        lambda folder: read_newest_checkpoint(folder / ("w" * 300)),
-        "cannot be read: File name too long; name",
-    ),
-    "long name of a checkpoint": (lambda folder: latest(folder / ("w" * 300)), "cannot be read: File name too long"),
-    "nested estimator": (nested_estimator, "is a damaged estimator .ValueError: it is nested too deeply"),
-    "table": (table_that_is_a_folder, "cannot be written: Is a directory"),
-}
+@pytest.mark.parametrize(("call", "words", "error"), MISTAKES)
+def test_hostile_files_are_refused(call: Any, words: Any, error: Any, request: pytest.FixtureRequest) -> None:
+    check_refusal(call, words, error, request)
 
 
-@pytest.mark.parametrize("name", CASES)
-def test_hostile_files_are_refused(tmp_path: Path, name: str) -> None:
-    act, expected = CASES[name]
-    with pytest.raises(UserError, match=expected):
-        act(tmp_path)
-
-
+WINDOWS: dict[str, Any] = {"inputs": "t", "static": "h", "coordinates": "region", "input_dims": {"n": 1}}
 FACES: dict[str, Callable[[Path], object]] = {
-    "windows": lambda path: windows(path, inputs="t", static="h", coordinates="region", input_dims={"n": 1}).read(
-        [0, 5]
-    ),
+    "windows": lambda path: windows(path, **WINDOWS).read([0, 5]),
     "statistics": field_statistics,
     "info": lambda path: is_dataset(path) and describe_dataset(path),
 }
-FILES = {
-    "n/0": "coordinate",
-    "t/1.0": "chunk",
-    "h/0": "static field",
-    "region/0": "other coordinate",
-    "t/.zarray": "metadata",
-}
+FILES = ["n/0", "t/1.0", "h/0", "region/0", "t/.zarray"]  # coordinates, a chunk, a static field, metadata
 
 
 def dataset(path: Path) -> None:
@@ -89,16 +72,9 @@ def dataset(path: Path) -> None:
 def test_files_of_datasets_are_regular_and_named(tmp_path: Path, file: str, damage: str) -> None:
     path = tmp_path / "d.zarr"
     dataset(path)
-    (path / file).unlink()
-    if damage == "pipe":
-        os.mkfifo(path / file)
-    elif damage == "device":
-        (path / file).symlink_to("/dev/zero")
-    else:
-        (path / file).write_bytes(b"nonsense")
-    reads = {"windows": True, "statistics": file != "region/0", "info": file != "region/0"}
+    put(path / file, damage)
     for name, face in FACES.items():
-        if not reads[name]:
+        if file == "region/0" and name != "windows":  # which alone read it
             continue
         with pytest.raises(UserError) as refused:
             face(path)
@@ -110,10 +86,7 @@ def test_files_of_datasets_are_regular_and_named(tmp_path: Path, file: str, dama
 @pytest.mark.parametrize("damage", ["pipe", "device"])
 def test_a_netcdf_file_is_regular(tmp_path: Path, damage: str) -> None:
     path = tmp_path / "d.nc"
-    if damage == "pipe":
-        os.mkfifo(path)
-    else:
-        path.symlink_to("/dev/zero")
+    put(path, damage)
     for face in FACES.values():
         with pytest.raises(UserError, match=f"d.nc cannot be opened as a Dataset .*it is a {damage}, not a file"):
             face(path)

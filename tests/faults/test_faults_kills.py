@@ -8,7 +8,6 @@ import pytest
 
 from tests.support.forked_cluster import forked_cluster
 from tools.faults.kills import STAGES, run_stage, verdict
-from tools.faults.moments import owner_of
 
 pytestmark = pytest.mark.process
 WAIT = 20.0
@@ -20,12 +19,6 @@ def check(victim: str, stage: str, number: int, folder: Path) -> None:
         name = cluster.workers[1] if victim == "worker" else victim
         seconds, end = run_stage(STAGES[stage], cluster, name, number, folder)
     assert not verdict(STAGES[stage], seconds, end, name, WAIT), end
-
-
-def test_every_stage_names_a_function() -> None:
-    for stage in STAGES.values():
-        owner, name = owner_of(stage.function)
-        assert callable(getattr(owner, name))
 
 
 @pytest.mark.parametrize(

@@ -134,27 +134,30 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("name", CASES)
-def test_a_pipe_in_place_of_a_file_is_refused(tmp_path: Path, name: str) -> None:
-    make, file, read = CASES[name]
-    make(tmp_path)
-    (tmp_path / file).unlink(missing_ok=True)
-    os.mkfifo(tmp_path / file)
-    with pytest.raises(UserError, match="it is a pipe, not a file") as refused:
-        read(tmp_path)
-    assert file.rpartition("/")[2] in str(refused.value)
+def put(path: Path, damage: str) -> None:
+    """Put a pipe, a device or nonsense in place of a file."""
+    path.unlink(missing_ok=True)
+    if damage == "pipe":
+        os.mkfifo(path)
+    elif damage == "device":
+        path.symlink_to("/dev/zero")
+    else:
+        path.write_bytes(b"nonsense")
+
+
+DEVICES = ("chunk of a store", "foreign zarr", "checkpoint.json", "csv", "metrics", "mean image")
 
 
 @pytest.mark.parametrize(
-    "name", ["chunk of a store", "foreign zarr", "checkpoint.json", "csv", "metrics", "mean image"]
+    ("name", "damage"), [*((name, "pipe") for name in CASES), *((name, "device") for name in DEVICES)]
 )
-def test_a_device_in_place_of_a_file_is_refused(tmp_path: Path, name: str) -> None:
+def test_a_pipe_or_a_device_in_place_of_a_file_is_refused(tmp_path: Path, name: str, damage: str) -> None:
     make, file, read = CASES[name]
     make(tmp_path)
-    (tmp_path / file).unlink(missing_ok=True)
-    (tmp_path / file).symlink_to("/dev/zero")
-    with pytest.raises(UserError, match="it is a device, not a file"):
+    put(tmp_path / file, damage)
+    with pytest.raises(UserError, match=f"it is a {damage}, not a file") as refused:
         read(tmp_path)
+    assert file.rpartition("/")[2] in str(refused.value)
 
 
 @pytest.mark.parametrize("name", ["chunk of a store", "foreign chunk", "foreign zarr", "checkpoint.json", "image"])

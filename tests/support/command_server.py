@@ -33,12 +33,9 @@ OWN_VARIABLES |= {"DSINGA_DATA", "DSINGA_STEPS", "MPLBACKEND"}
 
 @contextlib.contextmanager
 def command_server(folder: Path, environment: dict[str, str], preload: list[str] = PRELOAD) -> Iterator[list[str]]:
-    """Start the process; yield the words that take the place of ``python -m`` in a command.
+    """Start the process, with its socket in ``folder``; yield the words for ``python -m`` in a command.
 
-    Args:
-        folder: where its socket is.
-        environment: its environment variables. A command with others is run in a process of its own.
-        preload: the modules that it imports before the first command.
+    It imports ``preload``. A command with other variables than ``environment`` is run in a process of its own.
     """
     address = str(folder / "commands")
     words = [sys.executable, "-m", __name__, address, *preload]

@@ -223,26 +223,8 @@ def imagefolder(folder: Path) -> Source:
     return Source("imagefolder", path, {"": (data, labels)})
 
 
-SOURCES: dict[str, Callable[[Path], Source]] = {
-    function.__name__: function
-    for function in (
-        mnist,
-        cifar10,
-        cifar10_tar,
-        csv,
-        csv_unlabelled,
-        csv_targets,
-        csv_target,
-        kvfile,
-        kvfile_floats,
-        lmdb_datum,
-        lmdb_record,
-        npz,
-        npz_targets,
-        npz_multilabel,
-        npz_fortran,
-        mat,
-        mat_lists,
-        imagefolder,
-    )
-}
+NAMES = (
+    "mnist cifar10 cifar10_tar csv csv_unlabelled csv_targets csv_target kvfile kvfile_floats lmdb_datum lmdb_record "
+    "npz npz_targets npz_multilabel npz_fortran mat mat_lists imagefolder"
+)
+SOURCES: dict[str, Callable[[Path], Source]] = {name: globals()[name] for name in NAMES.split()}

@@ -7,7 +7,6 @@ numpy's functions only the ufuncs dispatch to the device.
 
 from __future__ import annotations
 
-import operator
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -22,30 +21,11 @@ from dsinga.ops.interface import NumpyOps, Ops
 from dsinga.ops.types import AsyncCopy
 from dsinga.ops.update import Update
 
-METHODS = (
-    "reshape",
-    "transpose",
-    "astype",
-    "copy",
-    "sum",
-    "min",
-    "max",
-    "repeat",
-    "all",
-    "any",
-    "argmax",
-    "ravel",
-    "view",
-)
-ATTRIBUTES = ("shape", "dtype", "ndim", "size", "nbytes", "strides", "flags")
-OPERATORS = (
-    "add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "and_", "or_", "xor",
-    "lt", "le", "gt", "ge", "eq", "ne",
-)  # fmt: skip
-INPLACE = ("iadd", "isub", "imul", "itruediv")
+METHODS = "reshape transpose astype copy sum min max repeat all any argmax ravel view".split()
+ATTRIBUTES = "shape dtype ndim size nbytes strides flags".split()
 
 
-class DeviceArray:
+class DeviceArray(np.lib.mixins.NDArrayOperatorsMixin):
     """An array of a device: a numpy array with the methods and operators of CuPy's arrays, and no others."""
 
     __hash__ = None  # type: ignore[assignment]
@@ -87,12 +67,6 @@ class DeviceArray:
     def __len__(self) -> int:
         return len(self._array)
 
-    def __neg__(self) -> DeviceArray:
-        return self._wrap(-self._array)
-
-    def __invert__(self) -> DeviceArray:
-        return self._wrap(~self._array)
-
     def _to_host(self, kind: type) -> Any:
         self._syncs.append(kind.__name__)
         return kind(self._array)
@@ -108,34 +82,6 @@ class DeviceArray:
 
     def __iter__(self) -> Iterator[Any]:
         raise TypeError("a loop over an array of the device copies it number by number")
-
-
-def _binary(name: str, swapped: bool = False) -> Callable[[DeviceArray, Any], DeviceArray]:
-    function = getattr(operator, name)
-
-    def apply(self: DeviceArray, other: Any) -> DeviceArray:
-        left, right = self._array, unwrap(other)
-        return self._wrap(function(right, left) if swapped else function(left, right))
-
-    return apply
-
-
-def _inplace(name: str) -> Callable[[DeviceArray, Any], DeviceArray]:
-    function = getattr(operator, name)
-
-    def apply(self: DeviceArray, other: Any) -> DeviceArray:
-        function(self._array, unwrap(other))
-        return self
-
-    return apply
-
-
-for _name in OPERATORS:
-    setattr(DeviceArray, f"__{_name.strip('_')}__", _binary(_name))
-    if _name not in ("lt", "le", "gt", "ge", "eq", "ne"):
-        setattr(DeviceArray, f"__r{_name.strip('_')}__", _binary(_name, swapped=True))
-for _name in INPLACE:
-    setattr(DeviceArray, f"__{_name}__", _inplace(_name))
 
 
 def _plain(argument: Any) -> Any:
@@ -247,12 +193,20 @@ class StubOps(NumpyOps):
         self.xp = DeviceModule(self.record.syncs)
 
     def __getattribute__(self, name: str) -> Any:
-        if name in KERNELS:
-            return _Kernel(name, object.__getattribute__(self, "_inner"), object.__getattribute__(self, "record"))
-        return object.__getattribute__(self, name)
+        return self.kernel(name) if name in KERNELS else object.__getattribute__(self, name)
 
     def kernel(self, name: str) -> Any:
-        return _Kernel(name, self._inner, self.record)
+        """Return a kernel of numpy with arguments and results on the device."""
+        kernel, convert = self._inner.kernel(name), _host_too if name in TAKES_HOST_ARRAYS else unwrap
+
+        def call(*arguments: Any, **named: Any) -> Any:
+            self.record.kernels.append(name)
+            result = kernel(*map(convert, arguments), **{key: convert(value) for key, value in named.items()})
+            wrapped = _wrapped(result, self.record.syncs)
+            # The numbers of these stay on the device.
+            return _numbers(wrapped, self.record.syncs) if name in ("softmax_loss", "hits") else wrapped
+
+        return call
 
     def _up(self, array: Any) -> DeviceArray:
         return DeviceArray(np.array(array), self.record.syncs)
@@ -325,29 +279,15 @@ def load_backends(patch: pytest.MonkeyPatch, **backends: Ops | None) -> None:
             patch.setitem(loaded, name, backend)
 
 
-class _Kernel:
-    """A kernel of numpy with arguments and results on the device."""
+def _host_too(value: Any) -> Any:
+    return value if isinstance(value, np.ndarray) else unwrap(value)
 
-    def __init__(self, name: str, inner: NumpyOps, record: Record):
-        self._name, self._inner, self._record = name, inner, record
 
-    def __call__(self, *arguments: Any, **named: Any) -> Any:
-        self._record.kernels.append(self._name)
-        convert = self._host_too if self._name in TAKES_HOST_ARRAYS else unwrap
-        named = {key: convert(value) for key, value in named.items()}
-        result = self._inner.kernel(self._name)(*map(convert, arguments), **named)
-        wrapped = _wrapped(result, self._record.syncs)
-        if self._name in ("softmax_loss", "hits"):  # their numbers stay on the device
-            return self._numbers(wrapped)
-        return wrapped
-
-    def _host_too(self, value: Any) -> Any:
-        return value if isinstance(value, np.ndarray) else unwrap(value)
-
-    def _numbers(self, value: Any) -> Any:
-        if isinstance(value, tuple):
-            return tuple(map(self._numbers, value))
-        return DeviceArray(np.asarray(value), self._record.syncs) if isinstance(value, (int, float)) else value
+def _numbers(value: Any, syncs: list[str]) -> Any:
+    """Return arrays of the device in place of numbers."""
+    if isinstance(value, tuple):
+        return tuple(_numbers(number, syncs) for number in value)
+    return DeviceArray(np.asarray(value), syncs) if isinstance(value, (int, float)) else value
 
 
 HOST = {

@@ -7,6 +7,8 @@ from typing import Any
 import numpy as np
 
 from dsinga import RunError
+from dsinga.cluster.transport.handshake import PROCESS_SECRET, Secret
+from dsinga.cluster.transport.shared_memory import SharedMemoryTransport, connect_to_host
 
 
 class EchoService:
@@ -45,3 +47,10 @@ class EchoService:
         for future in self.waiting:
             if not future.done():
                 future.set_exception(RunError(message))
+
+
+def connected(name: str, secret: Secret = PROCESS_SECRET) -> SharedMemoryTransport:
+    """Return a transport to a service of this host."""
+    transport = connect_to_host(name, secret)
+    assert transport is not None
+    return transport

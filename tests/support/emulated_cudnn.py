@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 import math
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -29,20 +30,10 @@ class Tensor:
         self.name, self.dim, self.stride, self.data_type, self.output = name, dim, stride, data_type, False
         self.uid = uid
 
-    def set_output(self, value: bool) -> None:
-        self.output = value
-
-    def set_uid(self, uid: int) -> None:
-        self.uid = uid
-
-    def set_data_type(self, data_type: str) -> None:
-        self.data_type = data_type
-
-    def set_dim(self, dim: list[int]) -> None:
-        self.dim = dim
-
-    def set_stride(self, stride: list[int]) -> None:
-        self.stride = stride
+    def __getattr__(self, name: str) -> Any:
+        if name not in ("set_output", "set_uid", "set_data_type", "set_dim", "set_stride"):
+            raise AttributeError(name)
+        return functools.partial(setattr, self, name.removeprefix("set_"))
 
     @property
     def dtype(self) -> np.dtype:

@@ -76,7 +76,7 @@ class DeviceArray(np.ndarray):
         note("cupy.copyto", 2 * self[index].nbytes if not isinstance(index, np.ndarray) else self)
         if isinstance(value, np.ndarray) and not isinstance(value, DeviceArray):
             graphs.refuse("a copy from the host")
-        x, places, plain = self.view(np.ndarray), _plain_index(index), _plain(value)
+        x, places, plain = self.view(np.ndarray), _plain(index), _plain(value)
         graphs.launch(lambda: x.__setitem__(places, plain))
 
     def astype(self, dtype: Any, copy: bool = True, **options: Any) -> Any:
@@ -135,12 +135,10 @@ class DeviceArray(np.ndarray):
 
 
 def _plain(value: Any) -> Any:
-    """Return an array of the device as numpy's; all else as it is."""
+    """Return an array of the device as numpy's, also in a list or tuple; all else as it is."""
+    if type(value) in (list, tuple):
+        return type(value)(map(_plain, value))
     return value.view(np.ndarray) if isinstance(value, DeviceArray) else value
-
-
-def _plain_index(index: Any) -> Any:
-    return tuple(map(_plain, index)) if isinstance(index, tuple) else _plain(index)
 
 
 class Event:
@@ -450,7 +448,7 @@ def _call(function: Any, *arguments: Any, **options: Any) -> Any:
         graphs.refuse("a copy to the device")
         log.append((current(), "copy", "up"))
         return _device(np.array(np.asarray(*arguments, **options), order="C"))  # such a copy is C-contiguous
-    plain = [_plain_list(argument) for argument in arguments]
+    plain = [_plain(argument) for argument in arguments]
     if name in ("concatenate", "stack") and len(plain[0]) > 8:
         graphs.refuse("a copy of more than 8 addresses to the device")  # for one kernel that joins all arrays
     if name in VIEWS:
@@ -468,10 +466,6 @@ def _call(function: Any, *arguments: Any, **options: Any) -> Any:
     result = graphs.produce(lambda: function(*plain, **options))
     traffic[f"cupy.{name}"] += 2 * getattr(result, "nbytes", 0)
     return _device(result)
-
-
-def _plain_list(value: Any) -> Any:
-    return type(value)(map(_plain, value)) if isinstance(value, (list, tuple)) else _plain(value)
 
 
 @functools.cache

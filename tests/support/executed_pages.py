@@ -44,12 +44,8 @@ def blocks(text: str) -> list[Block]:
 def command_environment(folder: Path, cache: Path, module: Sequence[str] = (sys.executable, "-m")) -> dict[str, str]:
     """Return an environment in which ``dsinga``, ``dask``, ``python`` and ``pip`` are those under test.
 
-    The package need not be installed. ``pip`` installs nothing: what pages need is there, or pip fails.
-
-    Args:
-        folder: an empty folder, which receives these programs.
-        cache: keeps measured rates of layers.
-        module: the words that take the place of ``python -m``.
+    The package need not be installed. ``pip`` installs nothing: what pages need is there, or pip fails. ``folder``
+    receives these programs, ``cache`` measured rates of layers; ``module`` has the words for ``python -m``.
     """
     run, python = f"exec {shlex.join(module)}", f"exec {sys.executable}"
     programs = {

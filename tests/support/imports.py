@@ -6,6 +6,10 @@ import ast
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
+from scipy.sparse import coo_array
+from scipy.sparse.csgraph import connected_components
+
 # Names that begin with "_", and yet are anybody's: of tuples, of IPython, of os.
 PUBLIC = {"_replace", "_asdict", "_fields", "_make", "_repr_html_", "_exit"}
 PATCHES = {"setattr", "delattr", "getattr", "object", "patch"}  # take the name of an attribute
@@ -54,31 +58,22 @@ def closing_lookups(imports: dict[str, set[str]], lookups: dict[str, set[str]]) 
 
 
 def circular(graph: dict[str, set[str]]) -> list[list[str]]:
-    """Return the groups of files each of which imports all others of its group, if not directly (Tarjan 1972)."""
-    index: dict[str, int] = {}
-    lowest: dict[str, int] = {}
-    stack: list[str] = []
-    groups: list[list[str]] = []
+    """Return the groups of files each of which imports all others of its group, if not directly."""
+    names = sorted(graph)
+    places = {name: place for place, name in enumerate(names)}
+    groups = cycles([[places[target] for target in graph[name]] for name in names])
+    return [[names[place] for place in group] for group in groups]
 
-    def connect(name: str) -> None:
-        index[name] = lowest[name] = len(index)
-        stack.append(name)
-        for target in sorted(graph[name]):
-            if target not in index:
-                connect(target)
-                lowest[name] = min(lowest[name], lowest[target])
-            elif target in stack:
-                lowest[name] = min(lowest[name], index[target])
-        if lowest[name] == index[name]:
-            group = stack[stack.index(name) :]
-            del stack[stack.index(name) :]
-            if len(group) > 1 or name in graph[name]:
-                groups.append(sorted(group))
 
-    for name in graph:
-        if name not in index:
-            connect(name)
-    return groups
+def cycles(links: list[list[int]]) -> list[list[int]]:
+    """Return the strongly connected parts of a graph: of several nodes, or of one that is linked to itself."""
+    starts = [node for node, targets in enumerate(links) for _ in targets]
+    ends = [target for targets in links for target in targets]
+    graph = coo_array((np.ones(len(starts), bool), (starts, ends)), shape=(len(links), len(links)))
+    parts: dict[int, list[int]] = {}
+    for node, part in enumerate(connected_components(graph, connection="strong")[1]):
+        parts.setdefault(part, []).append(node)
+    return [part for part in parts.values() if len(part) > 1 or part[0] in links[part[0]]]
 
 
 def is_private(name: str) -> bool:

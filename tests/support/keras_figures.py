@@ -17,62 +17,52 @@ import numpy as np
 
 FILE = Path(__file__).parents[1] / "core" / "nn" / "keras_figures.json"
 ODD, EVEN = (7, 5, 3), (6, 8, 2)
-VOLUME, FRAMES = (5, 4, 6, 2), (3, 6, 5, 2)
+VOLUME, FRAMES, STEPS = (5, 4, 6, 2), (3, 6, 5, 2), (6, 4)
+
+
+def of(kind: str, shape: tuple[int, ...], **arguments: Any) -> tuple[str, dict[str, Any], tuple[int, ...]]:
+    """Return a case of a layer."""
+    return kind, arguments, shape
+
 
 # By name: the layer, its arguments, and the shape of a record.
 LAYERS: dict[str, tuple[str, dict[str, Any], tuple[int, ...]]] = {
-    "conv even window": ("Conv2D", {"filters": 2, "kernel_size": 4, "padding": "same"}, ODD),
-    "conv strides": ("Conv2D", {"filters": 2, "kernel_size": 3, "strides": 2, "padding": "same"}, EVEN),
-    "conv oblong": ("Conv2D", {"filters": 2, "kernel_size": (2, 5), "strides": (2, 3), "padding": "same"}, EVEN),
-    "grouped conv": ("Conv2D", {"filters": 6, "kernel_size": 3, "groups": 2, "padding": "same"}, EVEN),
-    "dilated conv": ("Conv2D", {"filters": 2, "kernel_size": (2, 3), "dilation_rate": (3, 2), "padding": "same"}, EVEN),
-    "conv of steps": (
-        "Conv1D",
-        {"filters": 4, "kernel_size": 2, "dilation_rate": 2, "groups": 2, "padding": "same"},
-        (6, 4),
+    "conv even window": of("Conv2D", ODD, filters=2, kernel_size=4, padding="same"),
+    "conv strides": of("Conv2D", EVEN, filters=2, kernel_size=3, strides=2, padding="same"),
+    "conv oblong": of("Conv2D", EVEN, filters=2, kernel_size=(2, 5), strides=(2, 3), padding="same"),
+    "grouped conv": of("Conv2D", EVEN, filters=6, kernel_size=3, groups=2, padding="same"),
+    "dilated conv": of("Conv2D", EVEN, filters=2, kernel_size=(2, 3), dilation_rate=(3, 2), padding="same"),
+    "conv of steps": of("Conv1D", STEPS, filters=4, kernel_size=2, dilation_rate=2, groups=2, padding="same"),
+    "grouped conv of volumes": of("Conv3D", VOLUME, filters=4, kernel_size=2, groups=2, dilation_rate=(1, 2, 3)),
+    "depthwise conv": of("DepthwiseConv2D", ODD, kernel_size=3, strides=2, depth_multiplier=2, padding="same"),
+    "separable conv": of(
+        "SeparableConv2D", EVEN, filters=4, kernel_size=(3, 2), depth_multiplier=3, dilation_rate=2, activation="tanh"
     ),
-    "grouped conv of volumes": (
-        "Conv3D",
-        {"filters": 4, "kernel_size": 2, "groups": 2, "dilation_rate": (1, 2, 3)},
-        VOLUME,
+    "max even window": of("MaxPooling2D", ODD, pool_size=2, padding="same"),
+    "max strides": of("MaxPooling2D", EVEN, pool_size=3, strides=2, padding="same"),
+    "mean even window": of("AveragePooling2D", ODD, pool_size=2, padding="same"),
+    "mean strides": of("AveragePooling2D", EVEN, pool_size=(3, 4), strides=2, padding="same"),
+    "transposed conv": of("Conv2DTranspose", ODD, filters=2, kernel_size=3, strides=2, padding="same"),
+    "transposed conv wide": of("Conv2DTranspose", EVEN, filters=2, kernel_size=(4, 5), strides=(3, 2)),
+    "transposed conv narrow": of("Conv2DTranspose", EVEN, filters=2, kernel_size=2, strides=3),
+    "upsampling": of("UpSampling2D", ODD, size=(2, 3)),
+    "bilinear upsampling": of("UpSampling2D", ODD, size=(2, 3), interpolation="bilinear"),
+    "zero padding": of("ZeroPadding2D", ODD, padding=((1, 2), (3, 0))),
+    "cropping": of("Cropping2D", ODD, cropping=((1, 2), (0, 1))),
+    "conv of volumes": of("Conv3D", VOLUME, filters=2, kernel_size=(2, 3, 4), strides=2, padding="same"),
+    "transposed conv of volumes": of("Conv3DTranspose", VOLUME, filters=2, kernel_size=(2, 3, 4), strides=2),
+    "max of volumes": of("MaxPooling3D", VOLUME, pool_size=(2, 3, 2), strides=2, padding="same"),
+    "mean of volumes": of("AveragePooling3D", VOLUME, pool_size=(2, 3, 2), strides=2, padding="same"),
+    "conv LSTM": of(
+        "ConvLSTM2D", FRAMES, filters=3, kernel_size=(2, 3), strides=2, padding="same", return_sequences=True
     ),
-    "depthwise conv": (
-        "DepthwiseConv2D",
-        {"kernel_size": 3, "strides": 2, "depth_multiplier": 2, "padding": "same"},
-        ODD,
-    ),
-    "separable conv": (
-        "SeparableConv2D",
-        {"filters": 4, "kernel_size": (3, 2), "depth_multiplier": 3, "dilation_rate": 2, "activation": "tanh"},
-        EVEN,
-    ),
-    "max even window": ("MaxPooling2D", {"pool_size": 2, "padding": "same"}, ODD),
-    "max strides": ("MaxPooling2D", {"pool_size": 3, "strides": 2, "padding": "same"}, EVEN),
-    "mean even window": ("AveragePooling2D", {"pool_size": 2, "padding": "same"}, ODD),
-    "mean strides": ("AveragePooling2D", {"pool_size": (3, 4), "strides": 2, "padding": "same"}, EVEN),
-    "transposed conv": ("Conv2DTranspose", {"filters": 2, "kernel_size": 3, "strides": 2, "padding": "same"}, ODD),
-    "transposed conv wide": ("Conv2DTranspose", {"filters": 2, "kernel_size": (4, 5), "strides": (3, 2)}, EVEN),
-    "transposed conv narrow": ("Conv2DTranspose", {"filters": 2, "kernel_size": 2, "strides": 3}, EVEN),
-    "upsampling": ("UpSampling2D", {"size": (2, 3)}, ODD),
-    "bilinear upsampling": ("UpSampling2D", {"size": (2, 3), "interpolation": "bilinear"}, ODD),
-    "zero padding": ("ZeroPadding2D", {"padding": ((1, 2), (3, 0))}, ODD),
-    "cropping": ("Cropping2D", {"cropping": ((1, 2), (0, 1))}, ODD),
-    "conv of volumes": ("Conv3D", {"filters": 2, "kernel_size": (2, 3, 4), "strides": 2, "padding": "same"}, VOLUME),
-    "transposed conv of volumes": ("Conv3DTranspose", {"filters": 2, "kernel_size": (2, 3, 4), "strides": 2}, VOLUME),
-    "max of volumes": ("MaxPooling3D", {"pool_size": (2, 3, 2), "strides": 2, "padding": "same"}, VOLUME),
-    "mean of volumes": ("AveragePooling3D", {"pool_size": (2, 3, 2), "strides": 2, "padding": "same"}, VOLUME),
-    "conv LSTM": (
-        "ConvLSTM2D",
-        {"filters": 3, "kernel_size": (2, 3), "strides": 2, "padding": "same", "return_sequences": True},
-        FRAMES,
-    ),
-    "last of conv LSTM": ("ConvLSTM2D", {"filters": 3, "kernel_size": 4, "return_sequences": False}, FRAMES),
-    "reshape": ("Reshape", {"target_shape": (4, -1)}, (6, 8)),
-    "flatten": ("Flatten", {}, (6, 8)),
-    "last of GRU": ("GRU", {"units": 3, "return_sequences": False}, (6, 4)),
-    "last of LSTM": ("LSTM", {"units": 3, "return_sequences": False}, (6, 4)),
-    "last of SimpleRNN": ("SimpleRNN", {"units": 3, "return_sequences": False}, (6, 4)),
-    "last of both directions": ("Bidirectional SimpleRNN", {"units": 3, "return_sequences": False}, (6, 4)),
+    "last of conv LSTM": of("ConvLSTM2D", FRAMES, filters=3, kernel_size=4, return_sequences=False),
+    "reshape": of("Reshape", (6, 8), target_shape=(4, -1)),
+    "flatten": of("Flatten", (6, 8)),
+    "last of GRU": of("GRU", STEPS, units=3, return_sequences=False),
+    "last of LSTM": of("LSTM", STEPS, units=3, return_sequences=False),
+    "last of SimpleRNN": of("SimpleRNN", STEPS, units=3, return_sequences=False),
+    "last of both directions": of("Bidirectional SimpleRNN", STEPS, units=3, return_sequences=False),
 }
 
 

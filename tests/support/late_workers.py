@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from distributed import Client, LocalCluster
+from distributed import Client, LocalCluster, Worker
 from safetensors.numpy import save_file
 
 import dsinga
@@ -28,11 +28,11 @@ PARAMS = {"w": np.zeros((3, 2), np.float32), "b": np.zeros(3, np.float32)}
 TWO = {"nworkers_per_group": 2}
 
 
-def late_cluster(threads: int = 1) -> LocalCluster:
+def late_cluster(threads: int = 1, worker_class: type[Worker] = Worker) -> LocalCluster:
     """Start an in-process cluster without workers."""
     return LocalCluster(
         n_workers=0, threads_per_worker=threads, processes=False, memory_limit=0, dashboard_address=":0",
-        scheduler_kwargs={"dashboard": False},
+        scheduler_kwargs={"dashboard": False}, worker_class=worker_class,
     )  # fmt: skip
 
 

@@ -15,15 +15,10 @@ BATCH = 5
 IMAGES = (BATCH, 3, 7, 6)
 ROWS = (BATCH, 12)
 
-# Types that have no case here: energy models, which kCD trains, users' layers, a loss whose gradient has constants,
-# whose contract is in test_layers_vtrace.py, and a layer without a gradient, for generation: test_models_gpt.py.
-LATER = {
-    "kRBMHid", "kRBMVis",
-    "kVTraceLoss",
-    "kFunction", "kFunctionLoss",  # whose functions are of PyTorch: test_layers_functions.py
-    "kCachedAttention",
-    "kUserLayer",
-}  # fmt: skip
+# Types that have no case here: energy models, which kCD trains, users' layers, functions of PyTorch
+# (test_layers_functions.py), a loss whose gradient has constants, whose contract is in test_layers_vtrace.py, and a
+# layer without a gradient, for generation: test_models_gpt.py.
+LATER = {*"kRBMHid kRBMVis kVTraceLoss kFunction kFunctionLoss kCachedAttention kUserLayer".split()}
 # SINGA's other names of a layer, which is registered under its own name, too.
 ALIASES = {
     "kCConvolution": "kConvolution", "kCudnnConv": "kConvolution", "kCPooling": "kPooling", "kCudnnPool": "kPooling",
@@ -34,17 +29,8 @@ TYPES = {kind.name for kind in LayerType if is_installed("layer", kind.name)}
 FEED_FORWARD = [kind.name for kind in LayerType if kind.name in TYPES - LATER - ALIASES.keys()]
 
 
-INTEGERS = (
-    "kArgSort",
-    "kAccuracy",
-    "kCRF",
-    "kCTCLoss",
-    "kEntityF1",
-    "kConfusionMatrix",
-    "kCharRNN",
-    "kRNNLabel",
-    "kSequenceLength",
-)  # features that are
+# Whose features are integers.
+INTEGERS = "kArgSort kAccuracy kCRF kCTCLoss kEntityF1 kConfusionMatrix kCharRNN kRNNLabel kSequenceLength".split()
 
 
 def context(ops: Ops, phase: Phase = Phase.kTrain, rows: Rows | None = None, step: int = 3, **more: Any) -> Context:
@@ -76,9 +62,8 @@ case("kRecordInput", "channels last", {"store_conf": {"channels_last": True}}, i
 case("kCSVInput", "", {"store_conf": {}}, info=RecordInfo((12,), BATCH, has_labels=False))
 case("kLMDBData", "", {"lmdbdata_conf": {"path": "x", "batchsize": BATCH}}, info=RECORD)
 case("kShardData", "", {"sharddata_conf": {"path": "x", "batchsize": BATCH}}, info=RECORD)
-case(
-    "kImagePreprocess kRGBImage", "crop", {"rgbimage_conf": {"cropsize": 4, "mirror": True}}, IMAGES, phases_differ=True
-)
+crop = {"rgbimage_conf": {"cropsize": 4, "mirror": True}}
+case("kImagePreprocess kRGBImage", "crop", crop, IMAGES, phases_differ=True)
 case("kRGBImage", "padded", {"rgbimage_conf": {"pad": 2, "cropsize": 6}}, IMAGES, phases_differ=True)
 case("kRGBImage", "scale", {"rgbimage_conf": {"scale": 0.5}}, IMAGES)
 case("kImagePreprocess", "gray", {"rgbimage_conf": {"cropsize": 5}}, (BATCH, 8, 8), phases_differ=True)
@@ -87,13 +72,8 @@ case("kLabel", "classes", {}, ROWS, classes=10)
 case("kLabel", "steps", {}, ROWS, classes=10, steps=4)
 LEAD = {"source": [0, 1, 1, 0], "channel": [2, 0, 1, 3], "mask": [-1, 4, 4, -1], "fill": [0, 0.5, 0.5, 0]}
 case("kLeadRecord", "masked", {"leadrecord_conf": LEAD}, (BATCH, 5, 7, 6), (BATCH, 2, 7, 6))
-case(
-    "kLeadRecord",
-    "normalised",
-    {"leadrecord_conf": LEAD | {"mean": 0.5, "std": 2.0}},
-    (BATCH, 5, 7, 6),
-    (BATCH, 2, 7, 6),
-)
+normalised = {"leadrecord_conf": LEAD | {"mean": 0.5, "std": 2.0}}
+case("kLeadRecord", "normalised", normalised, (BATCH, 5, 7, 6), (BATCH, 2, 7, 6))
 TWICE = {"source": [1, 1, 0], "channel": [0, 0, 0], "mask": [-1] * 3, "fill": [0] * 3}
 case("kLeadRecord", "vectors", {"leadrecord_conf": TWICE}, (BATCH, 3), (BATCH, 1))
 case("kLabel", "lead", {"label_conf": {"first": 1, "count": 2, "weighted": True}}, (BATCH, 4, 7, 6))
@@ -193,13 +173,8 @@ case("kDropout", "rows", {"dropout_conf": {"unit": "kRow"}}, IMAGES, phases_diff
 member = {"dropout_ratio": 0.3, "member": 2}
 case("kDropout", "member", {"dropout_conf": member}, ROWS, phases_differ=True)
 case("kDropout", "member image", {"dropout_conf": member}, IMAGES, phases_differ=True)
-case(
-    "kDropout",
-    "member rows",
-    {"dropout_conf": {"dropout_ratio": 0.6, "member": 5, "unit": "kRow"}},
-    IMAGES,
-    phases_differ=True,
-)
+member = {"dropout_ratio": 0.6, "member": 5, "unit": "kRow"}
+case("kDropout", "member rows", {"dropout_conf": member}, IMAGES, phases_differ=True)
 case("kDropout", "none", {"dropout_conf": {"dropout_ratio": 0.0}}, ROWS)
 case("kReLU", "", {}, IMAGES)
 case("kReLU", "leaky", {"relu_conf": {"negative_slope": 0.1}}, ROWS)
@@ -423,15 +398,10 @@ for kind, variant, settings in FORMS[:3]:
     forecast(kind, variant, settings, (BATCH, 6), (BATCH, 3))
     forecast(kind, f"steps {variant}", settings, (BATCH, 4, 6), (BATCH, 4, 3), (BATCH, 4))
 forecast("kDistributionLoss", "poisson", {"distribution": "poisson"}, (BATCH, 6), (BATCH, 6))
-for name, values in (
-    ("normal", {"distribution": "normal"}),
-    ("quantiles", {"quantile": [0.3, 0.6]}),
-    ("members", {"members": 2}),
-):
+for values in ({"distribution": "normal"}, {"quantile": [0.3, 0.6]}, {"members": 2}):
+    name, masked = next(iter(values)), {**values, "masked": True, "weighted": True}
     forecast("kForecastScores", name, values, (BATCH, 6), (BATCH, 3))
-    forecast(
-        "kForecastScores", f"masked {name}", {**values, "masked": True, "weighted": True}, POINTS, (BATCH, 2, 4, 3)
-    )
+    forecast("kForecastScores", f"masked {name}", masked, POINTS, (BATCH, 2, 4, 3))
 for name in ("normal", "negative_binomial"):
     params = {"distributionparams_conf": {"distribution": name}}
     case("kDistributionParams", name, params, (BATCH, 6))
@@ -465,26 +435,17 @@ class PointCase(LayerCase):
         return labels
 
 
-for kind, field in (
-    ("kFieldSoftmaxLoss", "fieldsoftmaxloss_conf"),
-    ("kDiceLoss", "diceloss_conf"),
-    ("kSegmentationScore", "segmentationscore_conf"),
-):
-    dtype = np.int64 if kind == "kSegmentationScore" else np.float32
-    settings: dict[str, Any] = {} if kind == "kSegmentationScore" else {"scale": 2}
+for kind in ("kFieldSoftmaxLoss", "kDiceLoss", "kSegmentationScore"):
+    field, is_metric = f"{kind[1:].lower()}_conf", kind == "kSegmentationScore"
+    more: dict[str, Any] = {"feature_dtype": np.int64 if is_metric else np.float32}
+    volume, scaled = [(BATCH, 3, 2, 3, 2), (BATCH, 2, 2, 3, 2)], {} if is_metric else {"scale": 2}
     CASES += [
-        PointCase(kind, [(BATCH, 3, 4, 2), (BATCH, 4, 2)], {}, "codes", feature_dtype=dtype),
-        PointCase(kind, [(BATCH, 3, 7), (BATCH, 1, 7)], {field: settings}, "masked", feature_dtype=dtype),
-        PointCase(
-            kind,
-            [(BATCH, 3, 2, 3, 2), (BATCH, 2, 2, 3, 2)],
-            {field: {"weighted": True}},
-            "weighted volume",
-            feature_dtype=dtype,
-        ),
+        PointCase(kind, [(BATCH, 3, 4, 2), (BATCH, 4, 2)], {}, "codes", **more),
+        PointCase(kind, [(BATCH, 3, 7), (BATCH, 1, 7)], {field: scaled}, "masked", **more),
+        PointCase(kind, volume, {field: {"weighted": True}}, "weighted volume", **more),
     ]
     if kind != "kFieldSoftmaxLoss":
-        CASES.append(PointCase(kind, [(BATCH, 1, 4, 2), (BATCH, 1, 4, 2)], {}, "yes or no", feature_dtype=dtype))
+        CASES.append(PointCase(kind, [(BATCH, 1, 4, 2), (BATCH, 1, 4, 2)], {}, "yes or no", **more))
 rows = [(BATCH, 3, 4, 2), (BATCH, 4, 2), (BATCH, 1)], [(BATCH, 3, 7), (BATCH, 2, 7), (BATCH,)]
 CASES += [
     PointCase("kFieldSoftmaxLoss", rows[0], {}, "weighted rows"),
@@ -541,16 +502,9 @@ case("kOneHot", "step", {"onehot_conf": {"vocab_size": 6}}, (BATCH,), codes=6)
 case("kEmbedding", "sequences", {"embedding_conf": {"vocab_size": 6, "feature_dim": 3}}, (BATCH, 4), codes=6)
 DENSE = {"embedding_conf": {"vocab_size": 6, "feature_dim": 3, "dense_gradient": True}}
 case("kEmbedding", "dense gradient", DENSE, (BATCH, 4), codes=6)
-case(
-    "kEmbedding", "fewer", {"unroll_len": 3, "embedding_conf": {"vocab_size": 6, "feature_dim": 2}}, (BATCH, 4), codes=6
-)
-case(
-    "kEmbedding",
-    "copy",
-    {"unroll_index": 1, "embedding_conf": {"vocab_size": 6, "feature_dim": 2}},
-    (BATCH, 4),
-    codes=6,
-)
+words = {"embedding_conf": {"vocab_size": 6, "feature_dim": 2}}
+case("kEmbedding", "fewer", {"unroll_len": 3, **words}, (BATCH, 4), codes=6)
+case("kEmbedding", "copy", {"unroll_index": 1, **words}, (BATCH, 4), codes=6)
 for kind, field in (("kGRU", "gru_conf"), ("kLSTM", "lstm_conf"), ("kRNN", "rnn_conf")):
     case(kind, "sequences", {field: {"dim_hidden": 2}}, SEQUENCES)
     case(kind, "lengths", {field: {"dim_hidden": 2}}, SEQUENCES, (BATCH, 4), classes=3, steps=4)
@@ -654,14 +608,11 @@ categories = {"categories_conf": {"size": [4, 9, 5, 7], "one_hot": 5, "width": 3
 CASES.append(CategoryCase("kCategories", [(BATCH, 4)], categories))
 CASES.append(CategoryCase("kCategories", [(BATCH, 2)], {"categories_conf": {"size": [4, 5]}}, "few"))
 BINS = {"edge": [-2, -0.7, 0.3, 1, -1.5, 1.5, -1, 0, 1], "edges": [4, 2, 3], "width": 2}
-for name, settings in {"B": {}, "A": {"linear": False}, "rectified": {"rectified": True}}.items():
+for name, settings in {
+    **{"B": {}, "A": {"linear": False}, "rectified": {"rectified": True}},
+    "rectified A": {"linear": False, "rectified": True},
+}.items():
     case("kPiecewiseLinear", name, {"piecewiselinear_conf": {**BINS, **settings}}, (BATCH, 3))
-case(
-    "kPiecewiseLinear",
-    "rectified A",
-    {"piecewiselinear_conf": {**BINS, "linear": False, "rectified": True}},
-    (BATCH, 3),
-)
 case("kPeriodic", "phases", {"periodic_conf": {"waves": 4, "width": 2}}, (BATCH, 3))
 case("kPeriodic", "PLR", {"periodic_conf": {"waves": 4, "width": 2, "phases": False, "rectified": True}}, (BATCH, 3))
 case("kColumnScale", "", {}, ROWS)

@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import psutil
 from distributed.batched import BatchedSend
 
@@ -113,6 +112,8 @@ def describe() -> str:
 
 def describe_cycles() -> str:
     """Collect the garbage of this process; return what its cycles are made of, those with dsinga's objects first."""
+    from tests.support.imports import cycles as cycles_of  # a failing test alone needs it
+
     gc.set_debug(gc.DEBUG_SAVEALL)
     gc.collect()
     gc.set_debug(0)
@@ -120,23 +121,9 @@ def describe_cycles() -> str:
     gc.garbage.clear()
     places = {id(item): place for place, item in enumerate(garbage)}
     links = [[places[id(link)] for link in gc.get_referents(item) if id(link) in places] for item in garbage]
-    cycles = [sorted({_name(garbage[place]) for place in cycle}) for cycle in _cycles(links)]
+    cycles = [sorted({_name(garbage[place]) for place in cycle}) for cycle in cycles_of(links)]
     cycles.sort(key=lambda names: (-sum("dsinga" in name for name in names), -len(names)))
     return "; ".join(", ".join(names) for names in cycles)[:SHOWN]
-
-
-def _cycles(links: list[list[int]]) -> list[list[int]]:
-    """Return the strongly connected components of a graph with more than one node."""
-    from scipy.sparse import coo_array  # a failing test alone needs it
-    from scipy.sparse.csgraph import connected_components
-
-    starts = [node for node, targets in enumerate(links) for _ in targets]
-    ends = [target for targets in links for target in targets]
-    graph = coo_array((np.ones(len(starts), bool), (starts, ends)), shape=(len(links), len(links)))
-    components: dict[int, list[int]] = {}
-    for node, component in enumerate(connected_components(graph, connection="strong")[1]):
-        components.setdefault(component, []).append(node)
-    return [cycle for cycle in components.values() if len(cycle) > 1]
 
 
 def _name(item: Any) -> str:

@@ -53,16 +53,10 @@ class ForkedKernelManager(AsyncKernelManager):
 
 
 def execute(name, folder, timeout=90, environment=(), changed=None):
-    """Run the notebook ``name`` in ``folder``/notebooks, beside the data sets of the repository, and return it.
+    """Run notebooks/``name``.ipynb in ``folder``, an empty one, beside the data sets, and return it.
 
-    Args:
-        name: the file's path below notebooks/, without its suffix.
-        folder: an empty folder, which receives the files that the notebook writes.
-        timeout: seconds for a cell.
-        environment: names of environment variables to set to ``folder``.
-        changed: functions from the old source of a cell to the new one, by the id of the cell.
-
-    Raises CellExecutionError, with the traceback, if a cell fails.
+    ``timeout`` is that of a cell, ``environment`` has names of variables to set to ``folder``, ``changed`` functions
+    from the old source of a cell to the new one, by its id. Raises CellExecutionError if a cell fails.
     """
     (folder / "datasets").symlink_to(ROOT / "datasets")
     place = (folder / "notebooks" / name).parent

@@ -38,19 +38,12 @@ REDUCTIONS = {
 
 @dataclass(frozen=True)
 class Net:
-    """A graph whose inputs are batches of records.
+    """A graph whose inputs are batches of records."""
 
-    Attributes:
-        way: how it was made of the case.
-        model: the graph.
-        records: the arrays of its inputs.
-        results: what its outputs have to be.
-    """
-
-    way: str
+    way: str  # how it was made of the case
     model: Any
-    records: list[np.ndarray]
-    results: list[np.ndarray]
+    records: list[np.ndarray]  # of its inputs
+    results: list[np.ndarray]  # what its outputs have to be
 
 
 def nets_of(case: Case) -> list[Net]:

@@ -17,23 +17,14 @@ BESIDE_FLOAT32 = {"int64", "int32", "bool"}
 
 @dataclass(frozen=True)
 class Case:
-    """A graph of one node, or of the nodes that its operator is short for, with its inputs and what they give.
-
-    Attributes:
-        name: of the case.
-        operator: that it is of, also where the graph has the nodes that spell it out.
-        positions: of each input of the graph: which input of the operator it is.
-        model: the graph (onnx.ModelProto).
-        inputs: the arrays of the inputs of the graph.
-        outputs: the arrays that its outputs have to be.
-    """
+    """A graph of one node, or of the nodes that its operator is short for, with its inputs and what they give."""
 
     name: str
-    operator: str
-    positions: tuple[int, ...]
-    model: Any
+    operator: str  # also where the graph has the nodes that spell it out
+    positions: tuple[int, ...]  # of each input of the graph: which input of the operator it is
+    model: Any  # an onnx.ModelProto
     inputs: tuple[np.ndarray, ...]
-    outputs: tuple[np.ndarray, ...]
+    outputs: tuple[np.ndarray, ...]  # what its outputs have to be
 
     @property
     def is_spelled_out(self) -> bool:

@@ -18,99 +18,6 @@ def mlp() -> nn.Module:
     return nn.Sequential(nn.Linear(6, 16), nn.ReLU(), nn.Linear(16, 8), nn.Tanh(), nn.Linear(8, 3))
 
 
-class LeNet(nn.Module):
-    """LeNet-5 (LeCun et al., 1998), as tutorials have it."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.conv1, self.conv2 = nn.Conv2d(1, 6, 5), nn.Conv2d(6, 16, 5)
-        self.fc1, self.fc2, self.fc3 = nn.Linear(16 * 4 * 4, 24), nn.Linear(24, 16), nn.Linear(16, 10)
-
-    def forward(self, x: Any) -> Any:
-        x = F.max_pool2d(F.relu(self.conv1(x)), 2)
-        x = F.max_pool2d(F.relu(self.conv2(x)), 2)
-        x = torch.flatten(x, 1)
-        return self.fc3(F.relu(self.fc2(F.relu(self.fc1(x)))))
-
-
-class InvertedResidual(nn.Module):
-    """The block of MobileNet v2 (Sandler et al., 2018)."""
-
-    def __init__(self, inputs: int, outputs: int, stride: int):
-        super().__init__()
-        self.is_residual = stride == 1 and inputs == outputs
-        self.conv = nn.Sequential(
-            nn.Conv2d(inputs, 3 * inputs, 1, bias=False), nn.BatchNorm2d(3 * inputs), nn.ReLU6(inplace=True),
-            nn.Conv2d(3 * inputs, 3 * inputs, 3, stride, 1, groups=3 * inputs, bias=False),
-            nn.BatchNorm2d(3 * inputs), nn.ReLU6(inplace=True),
-            nn.Conv2d(3 * inputs, outputs, 1, bias=False), nn.BatchNorm2d(outputs),
-        )  # fmt: skip
-
-    def forward(self, x: Any) -> Any:
-        return x + self.conv(x) if self.is_residual else self.conv(x)
-
-
-class MobileNet(nn.Module):
-    """A small MobileNet v2."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        blocks = [InvertedResidual(4, 6, 2), InvertedResidual(6, 6, 1), InvertedResidual(6, 8, 2)]
-        self.features = nn.Sequential(nn.Conv2d(3, 4, 3, 2, 1, bias=False), nn.BatchNorm2d(4), nn.ReLU6(), *blocks)
-        self.classifier = nn.Sequential(nn.Dropout(0.0), nn.Linear(8, 5))
-
-    def forward(self, x: Any) -> Any:
-        return self.classifier(self.features(x).mean([2, 3]))
-
-
-class Vgg(nn.Module):
-    """A small VGG (Simonyan and Zisserman, 2015) with the adaptive pooling and the dropout of torchvision's."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.features = nn.Sequential(
-            nn.Conv2d(3, 4, 3, padding=1), nn.ReLU(True), nn.MaxPool2d(2, 2),
-            nn.Conv2d(4, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(True), nn.MaxPool2d(2, 2),
-        )  # fmt: skip
-        self.avgpool = nn.AdaptiveAvgPool2d((2, 2))
-        self.classifier = nn.Sequential(nn.Linear(32, 16), nn.ReLU(True), nn.Dropout(0.0), nn.Linear(16, 5))
-
-    def forward(self, x: Any) -> Any:
-        return self.classifier(torch.flatten(self.avgpool(self.features(x)), 1))
-
-
-class DenseBlock(nn.Module):
-    """A block of DenseNet (Huang et al., 2017): each layer sees the features of all before it."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.layers = nn.ModuleList(
-            nn.Sequential(nn.BatchNorm2d(n), nn.ReLU(), nn.Conv2d(n, 4, 3, padding=1, bias=False)) for n in (4, 8, 12)
-        )
-        self.transition = nn.Sequential(nn.Conv2d(16, 8, 1), nn.AvgPool2d(2, 2))
-
-    def forward(self, x: Any) -> Any:
-        for layer in self.layers:
-            x = torch.cat([x, layer(x)], 1)
-        return self.transition(x).flatten(1)
-
-
-class Inception(nn.Module):
-    """A block of GoogLeNet (Szegedy et al., 2015): four branches side by side."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.branch1 = nn.Conv2d(4, 2, 1)
-        self.branch2 = nn.Sequential(nn.Conv2d(4, 2, 1), nn.ReLU(), nn.Conv2d(2, 3, 3, padding=1))
-        self.branch3 = nn.Sequential(nn.Conv2d(4, 2, 1), nn.ReLU(), nn.Conv2d(2, 3, 5, padding=2))
-        self.branch4 = nn.Sequential(nn.MaxPool2d(3, 1, 1), nn.Conv2d(4, 2, 1))
-        self.fc = nn.Linear(10, 3)
-
-    def forward(self, x: Any) -> Any:
-        branches = [self.branch1(x), self.branch2(x), self.branch3(x), self.branch4(x)]
-        return self.fc(F.adaptive_avg_pool2d(F.relu(torch.cat(branches, 1)), 1).flatten(1))
-
-
 class Fire(nn.Module):
     """The fire module of SqueezeNet (Iandola et al., 2016) and its classifier by a convolution."""
 
@@ -123,41 +30,6 @@ class Fire(nn.Module):
         y = F.relu(self.squeeze(x))
         y = torch.cat([F.relu(self.expand1(y)), F.relu(self.expand3(y))], 1)
         return torch.flatten(self.classifier(F.max_pool2d(y, 3, 2, ceil_mode=True)), 1)
-
-
-class ShuffleUnit(nn.Module):
-    """A unit of ShuffleNet v2 (Ma et al., 2018): half the channels pass, and the channels are shuffled."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.branch = nn.Sequential(
-            nn.Conv2d(4, 4, 1, bias=False), nn.BatchNorm2d(4), nn.ReLU(),
-            nn.Conv2d(4, 4, 3, padding=1, groups=4, bias=False), nn.BatchNorm2d(4),
-            nn.Conv2d(4, 4, 1, bias=False), nn.BatchNorm2d(4), nn.ReLU(),
-        )  # fmt: skip
-        self.head = nn.Conv2d(8, 2, 1)
-
-    def forward(self, x: Any) -> Any:
-        left, right = x.chunk(2, dim=1)
-        y = torch.cat((left, self.branch(right)), dim=1)
-        rows, channels, height, width = y.shape
-        y = y.view(rows, 2, channels // 2, height, width).transpose(1, 2).reshape(rows, channels, height, width)
-        return self.head(y).mean((2, 3))
-
-
-class Decoder(nn.Module):
-    """A generator as in DCGAN (Radford et al., 2016): vectors become images by transposed convolutions."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.first = nn.Linear(6, 8 * 4 * 4)
-        self.main = nn.Sequential(
-            nn.ConvTranspose2d(8, 4, 4, 2, 1, bias=False), nn.BatchNorm2d(4), nn.LeakyReLU(0.2),
-            nn.ConvTranspose2d(4, 2, 3, 2, 1, output_padding=1), nn.Tanh(),
-        )  # fmt: skip
-
-    def forward(self, x: Any) -> Any:
-        return self.main(self.first(x).view(-1, 8, 4, 4))
 
 
 def conv1d_net() -> nn.Module:
@@ -219,18 +91,6 @@ class Gpt(nn.Module):
         x = x + self.attention(self.ln_1(x))
         x = x + self.c_out(F.gelu(self.c_fc(self.ln_2(x)), approximate="tanh"))
         return self.lm_head(self.ln_f(x))
-
-
-class Encoder(nn.Module):
-    """A layer of torch's TransformerEncoder on steps, and its mean."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.layer = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True, norm_first=True)
-        self.out = nn.Linear(8, 3)
-
-    def forward(self, x: Any) -> Any:
-        return self.out(self.layer(x).mean(1))
 
 
 class Tagger(nn.Module):
@@ -317,22 +177,14 @@ Shape = tuple[int, ...]
 # The shape of a record of each input, with the number of codes behind it where these are codes.
 MODULES: dict[str, tuple[list[tuple[Shape, int]], Callable[[], nn.Module]]] = {
     "MLP": ([((6,), 0)], mlp),
-    "LeNet": ([((1, 28, 28), 0)], LeNet),
     "ResNet-18": ([((3, 32, 32), 0)], ResNet18),
     "U-Net": ([((1, 16, 16), 0)], UNet),
-    "MobileNet": ([((3, 16, 16), 0)], MobileNet),
-    "VGG": ([((3, 16, 16), 0)], Vgg),
-    "dense block": ([((4, 8, 8), 0)], DenseBlock),
-    "Inception block": ([((4, 8, 8), 0)], Inception),
     "fire module": ([((4, 8, 8), 0)], Fire),
-    "ShuffleNet unit": ([((8, 6, 6), 0)], ShuffleUnit),
-    "decoder": ([((6,), 0)], Decoder),
     "net of signals": ([((2, 16), 0)], conv1d_net),
     "ViT": ([((3, 8, 8), 0)], ViT),
     "BERT": ([((12,), 20)], Bert),
     "GPT": ([((6,), 11)], Gpt),
     "language model by hand": ([((12,), 20)], LanguageModel),
-    "transformer layer": ([((5, 8), 0)], Encoder),
     "LSTM tagger": ([((5,), 11)], Tagger),
     "GRU classifier": ([((5, 4), 0)], GruClassifier),
     "bidirectional LSTM": ([((5, 4), 0)], Bidirectional),

@@ -19,19 +19,12 @@ FOUR_DIGITS = {"test_averagepool_2d_ceil_last_window_starts_on_pad"}
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a case.
+    """What became of a case."""
 
-    Attributes:
-        way: how its graph became a net of records, "" where no way passes.
-        error: the greatest error in units of the last place.
-        fault: why it does not pass.
-        is_refused: whether the import says so, in a sentence; else the results are wrong.
-    """
-
-    way: str = ""
-    error: float = 0.0
-    fault: str = ""
-    is_refused: bool = False
+    way: str = ""  # how its graph became a net of records, "" where no way passes
+    error: float = 0.0  # the greatest, in units of the last place
+    fault: str = ""  # why it does not pass
+    is_refused: bool = False  # whether the import says so, in a sentence; else the results are wrong
 
 
 def outcome(case: Case) -> Outcome:

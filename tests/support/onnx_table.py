@@ -21,21 +21,13 @@ END = "\n\n<!-- end of operators -->"
 
 @dataclass
 class Row:
-    """What the cases of an operator gave.
+    """What the cases of an operator gave."""
 
-    Attributes:
-        cases: how many there are.
-        ways: how many passed in each way.
-        error: the greatest error of those that passed, in units of the last place.
-        excluded: how many are left out for each reason.
-        faults: why others do not pass, by the name of the case.
-    """
-
-    cases: int
-    ways: Counter[str] = field(default_factory=Counter)
-    error: float = 0.0
-    excluded: Counter[str] = field(default_factory=Counter)
-    faults: dict[str, str] = field(default_factory=dict)
+    cases: int  # how many there are
+    ways: Counter[str] = field(default_factory=Counter)  # how many passed in each way
+    error: float = 0.0  # the greatest of those that passed, in units of the last place
+    excluded: Counter[str] = field(default_factory=Counter)  # how many are left out for each reason
+    faults: dict[str, str] = field(default_factory=dict)  # why others do not pass, by the name of the case
 
 
 def row_of(operator: str) -> Row:

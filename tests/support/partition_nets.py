@@ -12,8 +12,9 @@ from dsinga.net import NeuralNet, create_net
 from tests.support.installed import is_installed
 
 BATCH = 10
+NETS: dict[str, str] = {}
 
-CONVNET = """
+NETS["convnet"] = """
 layer { name: "data" type: kRecordInput store_conf { path: "x" batchsize: 10 shape: [3, 9, 9] } }
 layer { name: "conv1" type: kConvolution srclayers: "data" convolution_conf { num_filters: 4 kernel: 3 pad: 1 } }
 layer { name: "pool1" type: kPooling srclayers: "conv1" pooling_conf { pool: MAX kernel: 3 stride: 2 } }
@@ -29,7 +30,7 @@ layer { name: "loss" type: kSoftmaxLoss srclayers: "ip2" srclayers: "data" }
 """
 
 # The other types, in two paths and back, by the job's own connection layers; three losses, outputs at several places.
-ZOO = """
+NETS["zoo"] = """
 layer { name: "images" type: kShardData sharddata_conf { path: "x" batchsize: 10 } }
 layer { name: "rgb" type: kRGBImage srclayers: "images" rgbimage_conf { cropsize: 6 mirror: true scale: 0.5 } }
 layer { name: "crop" type: kImagePreprocess srclayers: "rgb" rgbimage_conf { cropsize: 5 } }
@@ -79,7 +80,7 @@ layer { name: "out" type: kRecordOutput srclayers: "bm" store_conf { path: "out"
 """
 
 # Images and texts that belong together, in two paths with a label loss each and the distance between their codes.
-MDNN = """
+NETS["mdnn"] = """
 layer { name: "images" type: kRecordInput store_conf { path: "x" batchsize: 10 } }
 layer { name: "conv" type: kConvolution srclayers: "images" convolution_conf { num_filters: 4 kernel: 3 stride: 2 } }
 layer { name: "image_code" type: kInnerProduct srclayers: "conv" innerproduct_conf { num_output: 6 } }
@@ -95,7 +96,7 @@ layer { name: "distance" type: kEuclideanLoss srclayers: ["image_code", "text_co
 """
 
 # Two paths that are added and multiplied, and losses of scores without a softmax.
-RESIDUAL = """
+NETS["residual"] = """
 layer { name: "images" type: kRecordInput store_conf { path: "x" batchsize: 10 } }
 layer { name: "conv1" type: kConvolution srclayers: "images" convolution_conf { num_filters: 4 kernel: 3 pad: 1 } }
 layer { name: "conv2" type: kConvolution srclayers: "conv1" convolution_conf { num_filters: 4 kernel: 3 pad: 1 } }
@@ -115,7 +116,7 @@ layer { name: "cross" type: kSigmoidCrossEntropyLoss srclayers: ["scores", "targ
 """
 
 # Sequences of different lengths through recurrent layers, with a label for each step.
-SEQUENCES = """
+NETS["sequences"] = """
 layer { name: "words" type: kRecordInput store_conf { path: "x" batchsize: 10 } }
 layer { name: "embed" type: kEmbedding srclayers: "words" embedding_conf { vocab_size: 7 feature_dim: 4 } }
 layer { name: "onehot" type: kOneHot srclayers: "words" onehot_conf { vocab_size: 7 } }
@@ -135,7 +136,7 @@ layer { name: "sampled" type: kSampledLoss srclayers: ["lstm", "words"] sampledl
 """
 
 # Sequences that attend to themselves, with 12 heads, which any number of workers up to four divides.
-ATTENTION = """
+NETS["attention"] = """
 layer { name: "words" type: kRecordInput store_conf { path: "x" batchsize: 10 } }
 layer { name: "embed" type: kEmbedding srclayers: "words" embedding_conf { vocab_size: 7 feature_dim: 8 } }
 layer { name: "position" type: kPositionalEncoding srclayers: "embed" positionalencoding_conf { scale: 2 } }
@@ -155,7 +156,7 @@ layer { name: "weights" type: kAttentionWeights srclayers: ["query", "key", "wor
 """
 
 # Sentences as one row each: pooled over their steps, and compared.
-SENTENCES = """
+NETS["sentences"] = """
 layer { name: "words" type: kRecordInput store_conf { path: "x" batchsize: 10 } }
 layer { name: "lengths" type: kSequenceLength srclayers: "words" }
 layer { name: "embed" type: kEmbedding srclayers: "lengths" embedding_conf { vocab_size: 7 feature_dim: 5 } }
@@ -172,7 +173,7 @@ layer { name: "loss" type: kEuclideanLoss srclayers: ["cosine", "label"] }
 
 # A policy of ten actions, which are the labels of records. Losses without a lower bound have a small scale, or params
 # would grow, and rounding with them.
-POLICY = """
+NETS["policy"] = """
 layer { name: "rows" type: kRecordInput store_conf { path: "x" batchsize: 10 } }
 layer { name: "policy" type: kInnerProduct srclayers: "rows" innerproduct_conf { num_output: 10 } }
 layer { name: "label" type: kLabel srclayers: "rows" }
@@ -189,7 +190,7 @@ layer { name: "mean" type: kMeanLoss srclayers: "values" meanloss_conf { scale: 
 """
 
 # Losses of pairs and triplets of rows, of probabilities, and of labels without places in time.
-DISTANCES = """
+NETS["distances"] = """
 layer { name: "rows" type: kRecordInput store_conf { path: "x" batchsize: 10 } }
 layer { name: "older" type: kRecordInput store_conf { path: "x" batchsize: 10 } }
 layer { name: "anchor" type: kInnerProduct srclayers: "rows" innerproduct_conf { num_output: 6 } }
@@ -206,7 +207,7 @@ layer { name: "said" type: kCTCLoss srclayers: ["sounds", "speech"] ctcloss_conf
 """
 
 # Fields of 8 x 7 points through the layers of a U-Net.
-FIELDS = """
+NETS["fields"] = """
 layer { name: "images" type: kRecordInput store_conf { path: "x" batchsize: 10 } }
 layer { name: "conv0" type: kConvolution srclayers: "images" convolution_conf { num_filters: 6 kernel: 3 pad: 1 } }
 layer { name: "pad" type: kPadding srclayers: "conv0"
@@ -230,7 +231,7 @@ layer { name: "loss" type: kSoftmaxLoss srclayers: ["scores", "images"] }
 
 # Targets that are fields, with masked points, and weights of points in their last channel; a class for each point;
 # and a weight for each record.
-TARGETS = """
+NETS["targets"] = """
 layer { name: "grid" type: kRecordInput store_conf { path: "x" batchsize: 10 } }
 layer { name: "first" type: kConvolution srclayers: "grid" convolution_conf { num_filters: 6 kernel: 3 pad: 1 } }
 layer { name: "relu" type: kReLU srclayers: "first" }
@@ -263,7 +264,7 @@ layer { name: "honest" type: kForecastScores srclayers: ["params", "grid"]
 
 # Volumes of 4 x 6 x 5 points through convolution, normalisation and pooling; four steps of images of 6 x 5 through
 # convolutional LSTMs.
-VOLUMES = """
+NETS["volumes"] = """
 layer { name: "volumes" type: kRecordInput store_conf { path: "x" batchsize: 10 } }
 layer { name: "conv1" type: kConvolution srclayers: "volumes"
   convolution_conf { num_filters: 6 kernel: 3 pad: 1 stride_z: 2 } }
@@ -289,7 +290,7 @@ layer { name: "loss" type: kSoftmaxLoss srclayers: ["scores", "volumes"] }
 """
 
 # Four nets that are trained as one, which dimension 1 cuts by members; a loss of each kind.
-MEMBERS = """
+NETS["members"] = """
 layer { name: "rows" type: kRecordInput store_conf { path: "x" batchsize: 10 } }
 layer { name: "scaled" type: kColumnScale srclayers: "rows" }
 layer { name: "some" type: kIndex srclayers: "rows" index_conf { index: ":4" } }
@@ -313,38 +314,12 @@ layer { name: "numbers" type: kMemberMean srclayers: "heads" }
 layer { name: "squares" type: kMemberEuclideanLoss srclayers: ["numbers", "target", "heads"] }
 """
 
-NETS = {
-    "members": MEMBERS,
-    "targets": TARGETS,
-    "volumes": VOLUMES,
-    "fields": FIELDS,
-    "distances": DISTANCES,
-    "policy": POLICY,
-    "convnet": CONVNET,
-    "zoo": ZOO,
-    "mdnn": MDNN,
-    "residual": RESIDUAL,
-    "sequences": SEQUENCES,
-    "attention": ATTENTION,
-    "sentences": SENTENCES,
-}
-# Texts go on from batch to batch (tests/addons/text/test_text_generation.py); machines are trained by kCD
-# (tests/core/net); kVTraceLoss takes a step more of one source than of others
-# (tests/rl/test_policy_gradients.py); kContrastiveLoss takes two classes
-# (tests/cutting/test_cutting_training.py), kReliability one of two (tests/core/layers); kLeadRecord belongs to
-# nets of several leads (tests/addons/fields/layers/test_net_leads.py), kCategories to records of tables
-# (tests/addons/tables/test_tables_nets.py).
-ELSEWHERE = {"kVTraceLoss", "kCharRNN", "kCharRNNOutput", "kRNNDummy", "kRNNLabel", "kRBMHid", "kRBMVis"} | {
-    "kContrastiveLoss",
-    "kCachedAttention",
-    "kArithmetic",
-    "kIndex",
-    "kFunction",
-    "kFunctionLoss",
-    "kCategories",
-    "kLeadRecord",
-    "kReliability",
-    "kUserLayer",
+# Tested apart: texts go on from batch to batch (addons/text), machines are trained by kCD (core/net), kVTraceLoss
+# takes a step more of one source (rl), kContrastiveLoss two classes (cutting), kReliability one of two (core/layers);
+# kLeadRecord belongs to nets of several leads (addons/fields), kCategories to records of tables (addons/tables).
+ELSEWHERE = {
+    *"kVTraceLoss kCharRNN kCharRNNOutput kRNNDummy kRNNLabel kRBMHid kRBMVis kContrastiveLoss kUserLayer".split(),
+    *"kCachedAttention kArithmetic kIndex kFunction kFunctionLoss kCategories kLeadRecord kReliability".split(),
 }
 INFOS = {
     "words": RecordInfo((6,), BATCH, label_shape=(6,), codes=7),
@@ -358,24 +333,9 @@ INFOS = {
     "map": RecordInfo((2, 6, 5), BATCH, label_shape=(6, 5)),
     "grid": RecordInfo((2, 6, 5), BATCH, label_shape=(5, 6, 5), label_dtype=np.float32),
 }
-TOO_NARROW = (
-    "normal",
-    "words",
-    "lengths",
-    "embed",
-    "onehot",
-    "mnist",
-    "one",
-    "label",
-    "distance",
-    "top",
-    "error",
-    "table",
-    "cosine",
-    "csv",
-    "angle",
-    "triplet",
-)  # fewer numbers a row than four workers
+TOO_NARROW = (  # fewer numbers a row than four workers
+    "normal words lengths embed onehot mnist one label distance top error table cosine csv angle triplet".split()
+)
 IMAGE_TYPES = ("Conv", "Pool", "LRN", "BM", "Image", "Mnist")
 
 Placing = Callable[[int, int, LayerConf, int], LayerConf]

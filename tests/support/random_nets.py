@@ -126,7 +126,7 @@ def add_dense(draft: Draft, outputs: int = 0) -> str:
         if one.innerproduct_conf
         and not one.innerproduct_conf.transpose
         and not one.param
-        and draft.layers[one.name].params[0].shape == (outputs, elements(draft.shape(source)))
+        and draft.layers[one.name].params[0].shape == (outputs, math.prod(draft.shape(source)[1:]))
     ]
     transpose = draft.draw(st.booleans())
     if twins and draft.draw(st.booleans()):
@@ -134,13 +134,6 @@ def add_dense(draft: Draft, outputs: int = 0) -> str:
     return draft.add(
         "kInnerProduct", source, innerproduct_conf={"num_output": outputs, "transpose": transpose}, param=param
     )
-
-
-def elements(shape: Shape) -> int:
-    count = 1
-    for length in shape[1:]:
-        count *= length
-    return count
 
 
 def add_images(draft: Draft) -> None:

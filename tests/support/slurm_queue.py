@@ -21,19 +21,11 @@ _local_params: dict[int, dict[str, np.ndarray]] = {}  # by number of steps
 
 
 class Slurm:
-    """The queue, seen from a folder.
-
-    Args:
-        folder: the working directory, with the scripts.
-        environment: that of the jobs.
-
-    Attributes:
-        steps: how many steps runs take.
-    """
+    """The queue, seen from a folder with the scripts; ``environment`` is that of the jobs."""
 
     def __init__(self, folder: Path, environment: dict[str, str]):
         self.folder = folder
-        self.steps = 400
+        self.steps = 400  # of a run
         self.workers = f"dask-worker-{uuid.uuid4().hex[:8]}"  # the name of jobs, which those of other tests do not have
         self._environment = environment
         self._jobs: list[str] = []

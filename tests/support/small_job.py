@@ -47,6 +47,19 @@ neuralnet {
 """
 
 
+# A table of words, whose gradients are sparse rows; STORE stands for where its records are.
+WORDS = """
+neuralnet {
+  layer { name: "data" type: kRecordInput store_conf { STORE } }
+  layer { name: "embed" type: kEmbedding srclayers: "data" embedding_conf { vocab_size: 50 feature_dim: 3 }
+    param { name: "table" init { type: kGaussian std: 0.5 } } }
+  layer { name: "ip" type: kInnerProduct srclayers: "embed" innerproduct_conf { num_output: 10 }
+    param { name: "w" init { type: kGaussian std: 0.3 } } param { name: "b" } }
+  layer { name: "loss" type: kSoftmaxLoss srclayers: "ip" srclayers: "data" }
+}
+"""
+
+
 def linear(*overrides: str) -> Job:
     """Return the linear job with fields of its input layer, as ``"path=x.zarr"``, or of the whole job, as "=seed=1"."""
     fields = (text[1:] if text[0] == "=" else f"neuralnet.layer[data].store_conf.{text}" for text in overrides)

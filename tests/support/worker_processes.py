@@ -4,8 +4,6 @@ import contextlib
 import os
 import subprocess
 import sys
-import threading
-import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -13,6 +11,7 @@ from distributed import Client
 
 from dsinga.cluster import available_workers
 from tests.support.executed_pages import ROOT
+from tests.support.polling import wait_until
 
 # Executed by ``dask worker --preload`` in the worker's process, before anything else is imported there.
 WITHOUT_DSINGA = """
@@ -67,10 +66,7 @@ def worker_processes(client: Client, preloads: Mapping[str, str], folder: Path) 
             process.kill()
         for process in processes:
             process.wait(timeout=60)
-        deadline = time.monotonic() + 60
-        while addresses.keys() & _addresses(client).keys():
-            assert time.monotonic() < deadline, "the scheduler still lists workers that have ended"
-            threading.Event().wait(0.02)
+        wait_until(lambda: not addresses.keys() & _addresses(client).keys())
 
 
 def _addresses(client: Client) -> dict[str, str]:

@@ -119,11 +119,7 @@ def test_a_closed_client_is_refused(local: LocalCluster) -> None:
 
 
 def test_a_cluster_without_workers_that_was_not_named_is_named_in_the_log(caplog) -> None:
-    with (
-        LocalCluster(**IN_PROCESS | {"n_workers": 0}) as cluster,
-        Client(cluster),
-        find_cluster().open(),
-    ):
+    with LocalCluster(**IN_PROCESS | {"n_workers": 0}) as cluster, Client(cluster), find_cluster().open():
         text = f"the Dask cluster at {cluster.scheduler_address}, that of the current Dask client, has no workers"
     assert messages(caplog) == [text]
 

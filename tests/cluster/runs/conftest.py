@@ -6,3 +6,10 @@ import pytest
 @pytest.fixture(scope="session", autouse=True)
 def fork_workers(forked: None) -> None:
     """Use the fork server in every test of this folder."""
+
+
+@pytest.fixture
+def announced_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Say at once what is waited for."""
+    monkeypatch.setattr("dsinga.cluster.dask.waiting.FIRST_ANNOUNCEMENT_SECONDS", 0.0)
+    monkeypatch.setattr("dsinga.cluster.dask.waiting.CHANGE_SECONDS", 0.0)

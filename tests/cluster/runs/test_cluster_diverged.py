@@ -9,15 +9,12 @@ import numpy as np
 import pytest
 from distributed import Client
 
-from dsinga import UserError, cluster
-from dsinga.api import roots, train
+from dsinga.api import train
 from dsinga.base.errors import Diverged
 from dsinga.base.registry import register
 from dsinga.checkpoint import latest, read_checkpoint, write_checkpoint
-from dsinga.cluster.graph_grain import find_grain
 from dsinga.job import AlgConf, Job, LayerConf, PullTime, UpdatePlace
 from dsinga.layers import Output
-from dsinga.loop.initial_state import RunOptions
 from dsinga.training.bp import bp
 from tests.support.refusals import refused
 from tests.support.small_job import assert_close, assert_same, with_topology
@@ -192,8 +189,3 @@ class TestSkipping:
         job = overflowing(with_topology(job, 2)).replace(skip_bad_batches=True)
         cause = "param '.*' is not finite at step 1, so that no batch can have a finite loss; lower the learning rate, "
         refused(lambda: train(job, threads, progress=False), cause, error=Diverged)
-
-    def test_graph_grain_is_refused(self, job: Job, threads: Client) -> None:
-        job = with_topology(job, 2).replace(skip_bad_batches=True)
-        with pytest.raises(UserError, match="graph grain cannot skip batches; train with grain round"):
-            cluster.train(job, threads, None, RunOptions(roots=roots(job, None)), grain=find_grain("graph"))

@@ -17,6 +17,7 @@ from dsinga.base.registry import register
 from dsinga.cluster.on_workers import worker_actor
 from dsinga.cluster.transport.endpoints import endpoint_names
 from dsinga.job import AlgConf, Job
+from dsinga.job.reader import with_fields
 from dsinga.loop import training_loop
 from dsinga.training.bp import bp
 from tests.support.observers import AtRow, Silent, train_observed
@@ -71,14 +72,18 @@ class Unpicklable(Exception):
         self.lock = lock
 
 
-def test_a_fault_in_one_partition_ends_the_others(job: Job, client: Client, before: list[Any]) -> None:
+@pytest.mark.parametrize("dim", [0, 1])
+def test_a_fault_in_one_partition_ends_the_others(job: Job, client: Client, before: list[Any], dim: int) -> None:
+    """They wait for a server, or for the features of the partition."""
+
     @register("algorithm", "FailsOnce")
     def fails_once(net, values, records, ctx, push):
         if ctx.step == 5 and ctx.rows.start > 0:
             raise Unpicklable("a fault of the second partition", threading.Lock())
         return bp(net, values, records, ctx, push)
 
-    job = with_topology(job, 2, 2).replace(train_one_batch=AlgConf(user_alg="FailsOnce"))
+    job = with_fields(with_topology(job, 2, 2), {"neuralnet.layer[ip].partition_dim": dim})
+    job = job.replace(train_one_batch=AlgConf(user_alg="FailsOnce"))
     refused(lambda: train(job, client, progress=False), "a fault of the second", "partition", error=Exception)
     wait_until_cleaned_up(before)  # the others' calls would wait for five minutes, longer than a test may take
 

@@ -9,17 +9,17 @@ from types import SimpleNamespace
 
 import dask.config
 import pytest
-from distributed import Client, LocalCluster, Status, Worker
+from distributed import Client, Status, Worker
 
 from dsinga.api import evaluate, train
 from dsinga.base.errors import Cancelled, RunError
 from dsinga.cluster.connecting import expected_workers
 from dsinga.cluster.connecting.expected_workers import SlurmJobs, await_workers, keep_workers
-from dsinga.cluster.dask import waiting
 from dsinga.cluster.dask.dask_workers import available_workers, require_workers
 from dsinga.job import Job
 from dsinga.loop.cancellation import Cancellation
 from dsinga.monitor import RunMonitor
+from tests.support.late_workers import late_cluster
 from tests.support.polling import wait_until
 from tests.support.refusals import refused
 
@@ -43,10 +43,8 @@ class FailingWorker(Worker):
 
 
 @pytest.fixture(autouse=True)
-def open_gate(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Say at once what is waited for; let all workers start in the end."""
-    monkeypatch.setattr(waiting, "FIRST_ANNOUNCEMENT_SECONDS", 0.0)
-    monkeypatch.setattr(waiting, "CHANGE_SECONDS", 0.0)
+def open_gate(announced_at_once: None) -> Iterator[None]:
+    """Let all workers start in the end."""
     GATE.clear()
     yield
     GATE.set()
@@ -56,14 +54,6 @@ def open_gate(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def small(job: Job) -> Job:
     """The small job, two steps long."""
     return job.replace(train_steps=2, disp_freq=0, test_freq=0, checkpoint_freq=0)
-
-
-def start_cluster(worker_class: type[Worker] = Worker, threads: int = 1) -> LocalCluster:
-    """Start an in-process cluster without workers."""
-    return LocalCluster(
-        n_workers=0, threads_per_worker=threads, processes=False, worker_class=worker_class, memory_limit=0,
-        dashboard_address=":0", scheduler_kwargs={"dashboard": False},
-    )  # fmt: skip
 
 
 class Announcements(list[str]):
@@ -83,7 +73,7 @@ def announced(monkeypatch: pytest.MonkeyPatch) -> Announcements:
 
 
 def test_a_run_waits_for_workers_that_its_cluster_has_requested(small: Job, announced: Announcements) -> None:
-    with start_cluster(QueuedWorker) as cluster, Client(cluster) as client, ThreadPoolExecutor() as pool:
+    with late_cluster(worker_class=QueuedWorker) as cluster, Client(cluster) as client, ThreadPoolExecutor() as pool:
         cluster.scale(2)
         run = pool.submit(train, small, client, workers=2, progress=False)
         announced.wait_for("the Dask cluster has no workers; waiting for 2 that LocalCluster has requested; 0:00:")
@@ -95,11 +85,11 @@ def test_a_run_waits_for_workers_that_its_cluster_has_requested(small: Job, anno
 
 def test_mistakes_are_named_with_their_remedies(threads: Client, small: Job) -> None:
     refused(lambda: train(small, threads, workers=4, progress=False), "needs 4 workers", "start")
-    with start_cluster(FailingWorker) as cluster, Client(cluster) as client:
+    with late_cluster(worker_class=FailingWorker) as cluster, Client(cluster) as client:
         cluster.scale(1)
         refused(lambda: train(small, client, workers=1, progress=False), "has no workers", "LocalCluster could not")
         cluster.worker_spec.clear()
-    with start_cluster(QueuedWorker) as cluster, Client(cluster) as client:
+    with late_cluster(worker_class=QueuedWorker) as cluster, Client(cluster) as client:
         cluster.scale(1)
         limited = dask.config.set({"dsinga.queue_timeout": "10ms"})
         with limited, pytest.raises(RunError, match=r"waited 0:00:\d\d for 1 that LocalCluster has requested, as ds"):
@@ -111,7 +101,7 @@ def test_a_run_is_spread_over_workers_that_are_still_to_come(small: Job, announc
     """Two workers have room in the first process, but its neighbour is on its way; without a number, all are taken."""
     for number in (2, None):
         GATE.clear()
-        with start_cluster(QueuedWorker, threads=2) as cluster, Client(cluster) as client, ThreadPoolExecutor() as pool:
+        with late_cluster(2, QueuedWorker) as cluster, Client(cluster) as client, ThreadPoolExecutor() as pool:
             options = {**cluster.new_spec["options"], "resources": {"first": 1}}
             cluster.worker_spec[0] = {**cluster.new_spec, "options": options}
             cluster.scale(2)
@@ -130,7 +120,7 @@ def test_workers_that_come_one_after_another_are_waited_for_as_long_as_they_come
     """The first one has threads for two workers; the client of an address knows of no workers to come."""
     seconds = [0.0]
     monkeypatch.setattr(expected_workers, "time", SimpleNamespace(monotonic=lambda: seconds[0]))
-    with start_cluster(threads=2) as cluster, Client(cluster.scheduler_address) as client, ThreadPoolExecutor() as pool:
+    with late_cluster(2) as cluster, Client(cluster.scheduler_address) as client, ThreadPoolExecutor() as pool:
         cluster.scheduler.time_started -= 3600.0
         run = pool.submit(train, small, client, workers=number, progress=False)
         needed = "2 workers" if number else "1 worker"
@@ -153,7 +143,7 @@ def test_testing_waits_for_the_first_worker_and_logs_it(
     params = train(small, threads, workers=1, progress=False).params
     logger = logging.getLogger(expected_workers.__name__)
     monkeypatch.setattr(logger, "handle", lambda record: announced.append(record.getMessage()))
-    with start_cluster(QueuedWorker) as cluster, Client(cluster) as client, ThreadPoolExecutor() as pool:
+    with late_cluster(worker_class=QueuedWorker) as cluster, Client(cluster) as client, ThreadPoolExecutor() as pool:
         cluster.scale(1)
         metrics = pool.submit(evaluate, small, params, "test", client)
         announced.wait_for("the Dask cluster has no workers; waiting for 1 that LocalCluster has requested")
@@ -163,7 +153,7 @@ def test_testing_waits_for_the_first_worker_and_logs_it(
 
 def test_a_cancelled_run_waits_no_longer(announced: Announcements) -> None:
     cancelled = threading.Event()
-    with start_cluster(QueuedWorker) as cluster, Client(cluster) as client, ThreadPoolExecutor() as pool:
+    with late_cluster(worker_class=QueuedWorker) as cluster, Client(cluster) as client, ThreadPoolExecutor() as pool:
         cluster.scale(1)
         cancellation = Cancellation(cancelled)
         wait = pool.submit(await_workers, client, require_workers, cancellation=cancellation, announce=announced.append)
@@ -175,7 +165,7 @@ def test_a_cancelled_run_waits_no_longer(announced: Announcements) -> None:
 
 
 def test_an_adaptive_cluster_starts_as_many_workers_as_a_run_needs() -> None:
-    with start_cluster() as cluster, Client(cluster) as client:
+    with late_cluster() as cluster, Client(cluster) as client:
         adaptive = cluster.adapt(minimum=0, maximum=3, interval="20ms")
         with keep_workers(client, 2):
             await_workers(client, require_workers, shortage=lambda _, workers: "" if len(workers) > 1 else "too few")
@@ -189,7 +179,7 @@ def test_an_adaptive_cluster_starts_as_many_workers_as_a_run_needs() -> None:
 
 
 def test_a_worker_that_is_being_retired_is_not_taken(small: Job) -> None:
-    with start_cluster() as cluster, Client(cluster) as client:
+    with late_cluster() as cluster, Client(cluster) as client:
         cluster.scale(2)
         client.wait_for_workers(2, timeout=60)
         retired = next(iter(available_workers(client)))

@@ -26,6 +26,10 @@ FRAMEWORKS: dict[str, Figures] = {
     "hybrid": (2, 1, 2, 2),
     "hybrid Hogwild": (2, 2, 2, 1),
 }
+downpour_and_hogwild = pytest.mark.parametrize(
+    "figures",
+    [pytest.param((3, 1, 1, 1), id="Downpour", marks=pytest.mark.ci), pytest.param((3, 3, 1, 1), id="Hogwild")],
+)
 
 
 def with_groups(job: Job, figures: Figures, **more: Any) -> Job:
@@ -52,16 +56,7 @@ def test_a_framework_trains_to_the_accuracy_of_one_worker(job: Job, four_threads
     assert result.history.phase("test")[-1, "accuracy"] > 0.9  # one worker: 0.97
 
 
-def test_server_groups_of_processes_send_each_other_changes(job: Job, processes: Client) -> None:
-    """That they have the same values in the end, test_server_synchronisation shows of every topology."""
-    job = with_groups(job, (3, 3, 1, 2), sync_topology="kRing", sync_freq=3)
-    assert train(job, processes, progress=False).history.phase("test")[-1, "accuracy"] > 0.9
-
-
-@pytest.mark.parametrize(
-    "figures",
-    [pytest.param((3, 1, 1, 1), id="Downpour", marks=pytest.mark.ci), pytest.param((3, 3, 1, 1), id="Hogwild")],
-)
+@downpour_and_hogwild
 def test_the_last_test_and_checkpoint_use_the_returned_params(
     job: Job, four_threads: Client, tmp_path: Path, figures: Figures
 ) -> None:
@@ -103,10 +98,7 @@ def warm_up(net, values, records, ctx, push):
     return bp(net, values, records, ctx, push)
 
 
-@pytest.mark.parametrize(
-    "figures",
-    [pytest.param((3, 1, 1, 1), id="Downpour", marks=pytest.mark.ci), pytest.param((3, 3, 1, 1), id="Hogwild")],
-)
+@downpour_and_hogwild
 def test_group_0_warms_up_alone(
     job: Job, four_threads: Client, group_steps: type[GroupSteps], figures: Figures
 ) -> None:

@@ -5,12 +5,11 @@ import pytest
 from dask.utils import key_split
 from distributed import Client, get_task_stream
 
-from dsinga import UserError
 from dsinga.api import train
 from dsinga.cluster import connect
 from dsinga.cluster.graph_grain import _restore
 from dsinga.cluster.transport.message import flatten
-from dsinga.job import AlgConf, AlgType, Job
+from dsinga.job import Job
 from dsinga.job.reader import with_fields
 from tests.support.refusals import refused
 from tests.support.scheduler_messages import count_messages
@@ -63,15 +62,18 @@ def test_the_iterations_of_a_round_are_one_message_to_the_scheduler(job: Job) ->
     assert counts["update-graph"] < others
 
 
-def test_clipping_all_gradients_together_is_refused(job: Job, threads: Client) -> None:
-    job.updater.clip_global_norm = 1.0
-    with pytest.raises(UserError, match="graph grain cannot clip the norm of all gradients; train with grain round"):
-        train(job, threads, grain="graph", progress=False)
-
-
-def test_another_algorithm_is_refused(job: Job, threads: Client) -> None:
-    job = job.replace(train_one_batch=AlgConf(alg=AlgType.kUserAlg, user_alg="custom"))
-    refused(lambda: train(job, threads, progress=False, grain="graph"), "graph grain")
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"updater.clip_global_norm": 1.0}, "cannot clip the norm of all gradients; train with grain round"),
+        ({"skip_bad_batches": True}, "cannot skip batches; train with grain round"),
+        ({"micro_batches": 2}, "computes whole batches"),
+        ({"train_one_batch": {"alg": "kUserAlg", "user_alg": "custom"}}, ""),
+    ],
+)
+def test_what_graph_grain_cannot_do_is_refused(job: Job, threads: Client, fields: dict, words: str) -> None:
+    job = with_fields(with_topology(job, 2), fields)
+    refused(lambda: train(job, threads, progress=False, grain="graph"), f"graph grain {words}")
 
 
 @pytest.mark.parametrize("layout", ["rows", "channels last"])

@@ -40,18 +40,6 @@ def whole(job: Job, stores: Path, params: dict[str, np.ndarray]) -> tuple[np.nda
     return outputs["ip"].feature, metrics
 
 
-def test_evaluate_counts_every_record_once(job: Job, client: Client, params, whole) -> None:
-    metrics = evaluate(job, params, client=client)
-    for name, (total, count) in whole[1].items():
-        assert metrics[name] == pytest.approx(total / count, rel=1e-5)
-
-
-def test_predict_keeps_the_order_of_the_store_and_the_last_short_batch(job: Job, client: Client, params, whole) -> None:
-    batches = list(predict_with_labels(job, params, "ip", client=client))
-    assert [len(batch.data) for batch in batches] == [64, 64, 22]
-    np.testing.assert_allclose(np.concatenate([batch.data for batch in batches]), whole[0], rtol=1e-4, atol=1e-5)
-
-
 @pytest.mark.parametrize("layer", ["data", "ip", "loss"])
 def test_labels_come_with_the_feature_of_any_layer(job: Job, threads: Client, params, stores: Path, layer: str) -> None:
     batches = list(predict_with_labels(job, params, layer, client=threads))

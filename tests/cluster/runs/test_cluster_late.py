@@ -15,7 +15,6 @@ import dsinga
 from dsinga import nn
 from dsinga.cluster import connect
 from dsinga.cluster.connecting import embedded, scheduler_probe
-from dsinga.cluster.dask import waiting
 from dsinga.job import Job
 from tests.support.late_workers import PARAMS, TWO, X, Y, check_status, check_wait, late_cluster, small_job
 from tests.support.polling import wait_until
@@ -68,12 +67,10 @@ def test_a_command_whose_cluster_does_not_come_ends_with_75(
     check_status(name, tuple(options), tmp_path, monkeypatch, capsys)
 
 
-def test_a_scheduler_that_comes_late_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_scheduler_that_comes_late_is_waited_for(tmp_path: Path, monkeypatch, announced_at_once: None) -> None:
     """First there is no file, then that of a scheduler which is gone, then one of a scheduler that is busy."""
     said: list[str] = []
     monkeypatch.setattr(embedded._log, "handle", lambda record: said.append(record.getMessage()))
-    monkeypatch.setattr(waiting, "FIRST_ANNOUNCEMENT_SECONDS", 0.0)
-    monkeypatch.setattr(waiting, "CHANGE_SECONDS", 0.0)
     file = tmp_path / "scheduler.json"
 
     def connect_late() -> str:

@@ -10,28 +10,14 @@ from distributed import Client
 import dsinga
 from dsinga.base.registry import register
 from dsinga.data import write_store
-from dsinga.job import AlgConf, ClusterConf, Job, loads
+from dsinga.job import AlgConf, ClusterConf, Job
 from dsinga.training.bp import bp
 from tests.support.leftovers import nothing_left
+from tests.support.small_job import linear
 
-# A net with params, features and batches that are large enough to be found among the arrays of a process.
-JOB = """
-name: "wide"
-train_steps: 4
-disp_freq: 2
-test_freq: 4
-train_one_batch { alg: kBP }
-updater { type: kSGD momentum: 0.9 learning_rate { type: kFixed base_lr: 0.01 } }
-neuralnet {
-  layer { name: "data" type: kRecordInput store_conf { path: "wide.zarr" batchsize: 80 shape: 2000 std_value: 255 } }
-  layer { name: "ip1" type: kInnerProduct srclayers: "data" innerproduct_conf { num_output: 1600 }
-    param { name: "w1" init { type: kUniformSqrtFanIn } } param { name: "b1" init { type: kConstant value: 0 } } }
-  layer { name: "tanh" type: kSTanh srclayers: "ip1" }
-  layer { name: "ip2" type: kInnerProduct srclayers: "tanh" innerproduct_conf { num_output: 10 }
-    param { name: "w2" init { type: kUniformSqrtFanIn } } param { name: "b2" init { type: kConstant value: 0 } } }
-  layer { name: "loss" type: kSoftmaxLoss srclayers: "ip2" srclayers: "data" }
-}
-"""
+# Of a net with params, features and batches that are large enough to be found among the arrays of a process.
+WIDE = ("batchsize=80", "shape=2000", "std_value=255", "=neuralnet.layer[ip].innerproduct_conf.num_output=1600")
+STEPS = ("=train_steps=4", "=disp_freq=2", "=test_freq=4", "=updater.momentum=0.9")
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +27,7 @@ def wide(tmp_path_factory: pytest.TempPathFactory) -> Job:
     rng = np.random.default_rng(0)
     records = rng.integers(0, 256, (320, 2000), dtype=np.uint8)
     write_store(folder / "wide.zarr", [(records, rng.integers(0, 10, 320))])
-    return loads(JOB, str(folder / "wide.conf"))
+    return linear(f"path={folder}/wide.zarr", *WIDE, *STEPS)
 
 
 def with_cluster(job: Job, **fields: Any) -> Job:
@@ -87,13 +73,10 @@ def interrupted(job: Job, client: Client) -> None:
 
 
 def inference(job: Job, client: Client) -> None:
-    params = {
-        "w1": np.ones((1600, 2000), np.float32), "b1": np.zeros(1600, np.float32),
-        "w2": np.ones((10, 1600), np.float32), "b2": np.zeros(10, np.float32),
-    }  # fmt: skip
+    params = {"w": np.ones((1600, 2000), np.float32), "b": np.zeros(1600, np.float32)}
     dsinga.evaluate(job, params, client=client, phase="test")
-    dsinga.predict(job, params, layer="ip1", client=client)
-    next(dsinga.predict_batches(job, params, "ip1", client=client))  # nobody takes the other batches
+    dsinga.predict(job, params, layer="ip", client=client)
+    next(dsinga.predict_batches(job, params, "ip", client=client))  # nobody takes the other batches
 
 
 # What Dask passed to a task that failed: it is in the frames of its error, until the collector runs.
@@ -102,8 +85,6 @@ TASK_ARGUMENTS = (
     "dsinga.passes.round.Timing",
     "dsinga.cluster.worker.config.WorkerKey",
 )
-# Kept for as long as the client, and only made where a run is looked at.
-OF_THE_CLIENT = ("dsinga.cluster.dask.heartbeats.Heartbeat", "dsinga.cluster.dask.heartbeats.Heartbeats")
 ENDS = [rounds, graphs, features_cut, groups, failing_task, interrupted, inference]
 all_ends = pytest.mark.parametrize("run", ENDS, ids=[end.__name__ for end in ENDS])
 # Memory is counted, so nothing else may have left work in this process: not a part of the default tests.
@@ -113,7 +94,7 @@ pytestmark = pytest.mark.slow
 @all_ends
 def test_nothing_is_left_in_threads(run: Callable[[Job, Client], None], wide: Job, threads: Client) -> None:
     run(wide, threads)
-    with nothing_left(ignored=(*OF_THE_CLIENT, *(TASK_ARGUMENTS if run is failing_task else ()))):
+    with nothing_left(ignored=TASK_ARGUMENTS if run is failing_task else ()):
         run(wide, threads)
 
 
@@ -121,5 +102,5 @@ def test_nothing_is_left_in_threads(run: Callable[[Job, Client], None], wide: Jo
 @all_ends
 def test_nothing_is_left_in_processes(run: Callable[[Job, Client], None], wide: Job, processes: Client) -> None:
     run(wide, processes)
-    with nothing_left(processes, (*OF_THE_CLIENT, *(TASK_ARGUMENTS if run is failing_task else ()))):
+    with nothing_left(processes, TASK_ARGUMENTS if run is failing_task else ()):
         run(wide, processes)

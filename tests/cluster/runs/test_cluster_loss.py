@@ -16,6 +16,7 @@ from dsinga.api import roots
 from dsinga.cluster import connect, prepare_run
 from dsinga.cluster.run.servers import Servers
 from dsinga.job import ClusterConf, Job
+from dsinga.job.reader import with_fields
 from tests.support.observers import AtRow, train_observed
 from tests.support.small_job import with_topology
 
@@ -24,24 +25,19 @@ pytestmark = pytest.mark.process
 
 @pytest.mark.ci
 @pytest.mark.parametrize(
-    ("figures", "victim"),
-    [
-        ({"nworkers_per_group": 2, "nservers_per_group": 2}, 1),
-        ({"nworkers_per_group": 2, "server_worker_separate": True}, 2),
-        pytest.param({"nworker_groups": 3}, 1, marks=pytest.mark.slow),
-        pytest.param({"nworker_groups": 2, "server_worker_separate": True}, 2, marks=pytest.mark.slow),
-        ({"nworker_groups": 3, "nserver_groups": 3, "sync_topology": "kStar"}, 1),
-    ],
-    ids=[
-        "AllReduce, a worker with a server",
-        "Sandblaster, the server",
-        "Downpour, a worker of another group",
-        "Downpour, the server",
-        "Hogwild, a group at the rim",
+    ("figures", "dim", "victim"),
+    [  # AllReduce and features at bridges, Sandblaster, Downpour, the rim of Hogwild
+        ({"nworkers_per_group": 2, "nservers_per_group": 2}, 0, 1),
+        ({"nworkers_per_group": 2}, 1, 1),
+        ({"nworkers_per_group": 2, "server_worker_separate": True}, 0, 2),
+        pytest.param({"nworker_groups": 3}, 0, 1, marks=pytest.mark.slow),
+        pytest.param({"nworker_groups": 2, "server_worker_separate": True}, 0, 2, marks=pytest.mark.slow),
+        ({"nworker_groups": 3, "nserver_groups": 3, "sync_topology": "kStar"}, 0, 1),
     ],
 )
-def test_the_loss_of_any_member_ends_the_run(job: Job, figures: dict[str, Any], victim: int) -> None:
+def test_the_loss_of_any_member_ends_the_run(job: Job, figures: dict[str, Any], dim: int, victim: int) -> None:
     """Also of a member that the others do not wait for at once."""
+    job = with_fields(job, {"neuralnet.layer[ip].partition_dim": dim})
     job = job.replace(cluster=ClusterConf(**figures, max_restarts=0), train_steps=100_000)
     with connect(workers=3, separate_processes=True) as client:
         address = list(cluster.available_workers(client))[victim]

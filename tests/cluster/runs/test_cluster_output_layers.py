@@ -54,9 +54,7 @@ PHASES = {"train": "kTrain", "val": "kVal", "test": "kTest", "deploy": "kDeploy"
 
 
 @pytest.mark.parametrize(
-    ("client", "place"),
-    [("processes", "cluster"), ("threads", "this process")],
-    indirect=["client"],
+    ("client", "place"), [("processes", "cluster"), ("threads", "this process")], indirect=["client"]
 )
 @pytest.mark.parametrize("name", PHASES)
 def test_images_are_cropped_and_written_in_every_phase(client: Client, tmp_path: Path, name: str, place: str) -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from dsinga.cluster.dask.placement import place
 from dsinga.cutting.cluster_topology import Topology
-from tests.support.refusals import check_refusal, refusal, refused
+from tests.support.refusals import check_refusal, refusal
 
 
 def dask_workers(*threads: int, inproc: bool = False) -> dict[str, dict[str, object]]:
@@ -26,10 +26,6 @@ def numbers(topology: Topology, *threads: int, inproc: bool = False) -> tuple[ob
     return partitions, servers
 
 
-def test_partitions_go_to_all_workers_before_any_gets_two() -> None:
-    assert numbers(Topology(3, 2), 2, 2) == ([[0, 1, 0]], [[0, 1]])
-
-
 def test_the_cores_of_a_host_are_shared_by_its_partitions() -> None:
     assert place(Topology(1, 1), dask_workers(8)).threads == ((8,),)
     assert place(Topology(2, 1), dask_workers(4, 4)).threads == ((4, 4),)
@@ -38,37 +34,35 @@ def test_the_cores_of_a_host_are_shared_by_its_partitions() -> None:
     assert place(Topology(1, 1, groups=2), dask_workers(2, 2)).threads == ((2,), (2,))
 
 
-def test_a_cluster_without_workers_is_refused() -> None:
-    refused(lambda: place(Topology(1, 1), {}), "has no workers", "start some with")
+HYBRID, SANDBLASTER = Topology(2, 1, groups=4, server_groups=2), Topology(2, 2, separate=True)
+# The threads of Dask workers, the numbers of those of the partitions, and of the servers, group by group.
+PLACES: list[tuple[Topology, tuple[int, ...], list[list[int]], list[list[int]]]] = [
+    (Topology(3, 2), (2, 2), [[0, 1, 0]], [[0, 1]]),  # all Dask workers before any gets two
+    # Blocks of workers share a process, SINGA's nworkers_per_procs, as far as it has threads.
+    (Topology(4, 1, workers_per_process=2), (2, 2), [[0, 0, 1, 1]], [[0]]),
+    (Topology(4, 1, workers_per_process=2), (4, 1), [[0, 0, 1, 0]], [[0]]),
+    (Topology(2, 1, groups=2, workers_per_process=2), (4, 4), [[0, 0], [1, 1]], [[0]]),
+    # AllReduce has each server beside its worker.
+    (Topology(4, 4, workers_per_process=2), (2, 2), [[0, 0, 1, 1]], [[0, 0, 1, 1]]),
+    (Topology(4, 2, workers_per_process=2), (2, 2), [[0, 0, 1, 1]], [[0, 1]]),
+    (Topology(4, 4, servers_per_process=2), (1, 1, 1, 1), [[0, 1, 2, 3]], [[0, 1, 2, 3]]),
+    (Topology(4, 3, servers_per_process=2), (1, 1, 1, 1), [[0, 1, 2, 3]], [[0, 0, 1]]),
+    # A server group lives in the processes of its worker groups.
+    (Topology(1, 1, groups=3, server_groups=3), (1, 1, 1), [[0], [1], [2]], [[0], [1], [2]]),
+    (HYBRID, (2, 2, 2, 2), [[0, 1], [2, 3], [0, 1], [2, 3]], [[0], [1]]),
+    (HYBRID._replace(workers_per_process=2), (2, 2, 2, 2), [[0, 0], [1, 1], [2, 2], [3, 3]], [[0], [3]]),
+    # Separate servers have processes of their own.
+    (SANDBLASTER, (1, 1, 1, 1), [[0, 1]], [[2, 3]]),
+    (SANDBLASTER._replace(servers_per_process=2), (1, 1, 1), [[0, 1]], [[2, 2]]),
+    (Topology(1, 1, groups=2, server_groups=2, separate=True), (2, 1, 1), [[0], [0]], [[1], [2]]),
+]
 
 
-def test_blocks_of_workers_share_a_process() -> None:
-    """SINGA's nworkers_per_procs, as far as a process has threads."""
-    assert numbers(Topology(4, 1, workers_per_process=2), 2, 2) == ([[0, 0, 1, 1]], [[0]])
-    assert numbers(Topology(4, 1, workers_per_process=2), 4, 1) == ([[0, 0, 1, 0]], [[0]])
-    assert numbers(Topology(2, 1, groups=2, workers_per_process=2), 4, 4) == ([[0, 0], [1, 1]], [[0]])
-
-
-def test_all_reduce_has_each_server_beside_its_worker() -> None:
-    assert numbers(Topology(4, 4, workers_per_process=2), 2, 2) == ([[0, 0, 1, 1]], [[0, 0, 1, 1]])
-    assert numbers(Topology(4, 2, workers_per_process=2), 2, 2) == ([[0, 0, 1, 1]], [[0, 1]])
-    assert numbers(Topology(4, 4, servers_per_process=2), 1, 1, 1, 1) == ([[0, 1, 2, 3]], [[0, 1, 2, 3]])
-    assert numbers(Topology(4, 3, servers_per_process=2), 1, 1, 1, 1) == ([[0, 1, 2, 3]], [[0, 0, 1]])
-
-
-def test_a_server_group_lives_in_the_processes_of_its_worker_groups() -> None:
-    hogwild = Topology(1, 1, groups=3, server_groups=3)
-    assert numbers(hogwild, 1, 1, 1) == ([[0], [1], [2]], [[0], [1], [2]])
-    hybrid = Topology(2, 1, groups=4, server_groups=2)
-    assert numbers(hybrid, 2, 2, 2, 2) == ([[0, 1], [2, 3], [0, 1], [2, 3]], [[0], [1]])
-    assert numbers(hybrid._replace(workers_per_process=2), 2, 2, 2, 2) == ([[0, 0], [1, 1], [2, 2], [3, 3]], [[0], [3]])
-
-
-def test_separate_servers_have_processes_of_their_own() -> None:
-    sandblaster = Topology(2, 2, separate=True)
-    assert numbers(sandblaster, 1, 1, 1, 1) == ([[0, 1]], [[2, 3]])
-    assert numbers(sandblaster._replace(servers_per_process=2), 1, 1, 1) == ([[0, 1]], [[2, 2]])
-    assert numbers(Topology(1, 1, groups=2, server_groups=2, separate=True), 2, 1, 1) == ([[0], [0]], [[1], [2]])
+@pytest.mark.parametrize(("topology", "threads", "partitions", "servers"), PLACES)
+def test_partitions_and_servers_have_their_places(
+    topology: Topology, threads: tuple[int, ...], partitions: list[list[int]], servers: list[list[int]]
+) -> None:
+    assert numbers(topology, *threads) == (partitions, servers)
 
 
 def test_threads_of_one_process_cannot_be_separate() -> None:
@@ -76,6 +70,7 @@ def test_threads_of_one_process_cannot_be_separate() -> None:
 
 
 MISTAKES = [
+    refusal(lambda: place(Topology(1, 1), {}), "has no workers", "start some with"),
     refusal(lambda: place(Topology(3, 1), dask_workers(1, 1)), "3 workers", "start"),
     refusal(lambda: place(Topology(2, 1, groups=2), dask_workers(1, 1)), "nworker_groups", "workers=N or cluster"),
     refusal(lambda: place(Topology(1, 2, separate=True), dask_workers(4, 4)), "2 servers", "has 2 processes"),

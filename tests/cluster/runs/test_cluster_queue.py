@@ -13,7 +13,6 @@ from distributed import Client, LocalCluster
 
 from dsinga import Cancelled, RunError, UserError, cluster
 from dsinga.api import roots, train
-from dsinga.cluster.dask import waiting
 from dsinga.cluster.queue import claims
 from dsinga.cluster.queue.claims import Request, claim_workers
 from dsinga.cluster.run.driver import TrainedParams
@@ -25,6 +24,8 @@ from tests.support.gated_runs import PATIENCE, Gate, run_states
 from tests.support.polling import wait_until
 from tests.support.refusals import refused
 from tests.support.small_job import assert_same, with_topology
+
+pytestmark = pytest.mark.usefixtures("announced_at_once")
 
 
 class Runs:
@@ -48,12 +49,6 @@ class Runs:
     def wait_until(self, states: dict[str, str]) -> None:
         """Wait until these are the states of all runs."""
         wait_until(lambda: self.states() == states, PATIENCE)
-
-
-@pytest.fixture(autouse=True)
-def announce_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(waiting, "FIRST_ANNOUNCEMENT_SECONDS", 0.0)
-    monkeypatch.setattr(waiting, "CHANGE_SECONDS", 0.0)
 
 
 @pytest.fixture
@@ -157,24 +152,6 @@ def test_a_run_is_cancelled_at_once_where_nothing_is_kept_of_it(job: Job, runs: 
     refused(lambda: running.result(PATIENCE), "the run was cancelled", "steps were done", error=Cancelled)
 
 
-def test_a_run_that_was_cancelled_before_it_came_does_not_begin(job: Job, runs: Runs) -> None:
-    cancelled = threading.Event()
-    cancelled.set()
-    with pytest.raises(Cancelled):
-        cluster.train(named(job, "first"), runs.client, Gate(), RunOptions(roots=roots(job, None), cancelled=cancelled))
-
-
-def test_a_wait_ends_with_its_timeout(job: Job, runs: Runs) -> None:
-    first = Gate()
-    running = runs.start(named(job, "first", 3), first)
-    assert first.reached.wait(PATIENCE)
-    with dask.config.set({"dsinga.queue_timeout": "10ms"}), pytest.raises(RunError, match="as long as dsinga.queue_t"):
-        train(named(job, "second"), runs.client, progress=False)
-    runs.wait_until({"first": "running"})
-    first.go.set()
-    assert running.result(PATIENCE).step == 50
-
-
 def test_a_run_that_waits_says_that_the_cluster_has_become_too_small(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(claims, "CALL_SECONDS", 0.05)
     topology = Topology(2, 1)
@@ -202,7 +179,7 @@ def test_a_run_that_waits_says_that_the_cluster_has_become_too_small(job: Job, m
         assert isinstance(waiting.exception(PATIENCE), Cancelled)
 
 
-def test_an_interrupted_wait_leaves_the_queue(job: Job, runs: Runs) -> None:
+def test_a_wait_that_is_interrupted_or_ends_with_its_timeout_leaves_the_queue(job: Job, runs: Runs) -> None:
     first, second = Gate(), Gate()
 
     def waiting(sentence: str) -> None:
@@ -213,6 +190,9 @@ def test_an_interrupted_wait_leaves_the_queue(job: Job, runs: Runs) -> None:
     assert first.reached.wait(PATIENCE)
     with pytest.raises(KeyboardInterrupt):
         cluster.train(named(job, "second"), runs.client, second, RunOptions(roots=roots(job, None)))
+    runs.wait_until({"first": "running"})
+    with dask.config.set({"dsinga.queue_timeout": "10ms"}), pytest.raises(RunError, match="as long as dsinga.queue_t"):
+        train(named(job, "second"), runs.client, progress=False)
     runs.wait_until({"first": "running"})
     first.go.set()
     assert running.result(PATIENCE).step == 50

@@ -12,19 +12,13 @@ from distributed import Client
 
 from dsinga import RunError
 from dsinga.cluster import connect
-from dsinga.cluster.dask import waiting
 from dsinga.job import Job
 from tests.support.gated_runs import PATIENCE, Gate
 from tests.support.observers import train_observed
 from tests.support.refusals import refused
 from tests.support.small_job import JOB, with_topology, without_restarts
 
-pytestmark = [pytest.mark.process, pytest.mark.ci]
-
-
-@pytest.fixture(autouse=True)
-def announce_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(waiting, "FIRST_ANNOUNCEMENT_SECONDS", 0.0)
+pytestmark = [pytest.mark.process, pytest.mark.ci, pytest.mark.usefixtures("announced_at_once")]
 
 
 # A driver that trains until it is killed.

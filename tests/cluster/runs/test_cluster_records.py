@@ -1,7 +1,5 @@
 """Which records workers read: of a user's source, of an array that is sent once, and all of them."""
 
-import os
-import resource
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +8,9 @@ import dask.array as da
 import numpy as np
 import pytest
 import zarr
-from dask.utils import parse_bytes
 from distributed import Client, LocalCluster
 
 import dsinga
-from dsinga import nn
 from dsinga.api import evaluate, train
 from dsinga.base.registry import register
 from dsinga.data import DataSource, RecordSource, open_records, open_store, write_store
@@ -23,41 +19,10 @@ from dsinga.job import ClusterConf, Job, loads
 from dsinga.job.reader import with_fields
 from tests.support.refusals import refused
 from tests.support.registries import restored_registry
-from tests.support.small_job import LINEAR, assert_same, linear, with_topology
+from tests.support.small_job import LINEAR, assert_same, with_topology
 
 RNG = np.random.default_rng(0)
-
-
-X = RNG.normal(size=(40, 4)).astype(np.float32)
-
-
-Y = RNG.integers(3, size=40)
-
-
-class InBatches:
-    """What keras.utils.PyDataset has."""
-
-    def __len__(self) -> int:
-        return 3
-
-    def __getitem__(self, number: int) -> Any:
-        return X[number * 16 : (number + 1) * 16], Y[number * 16 : (number + 1) * 16]
-
-    def on_epoch_end(self) -> None:
-        """Do nothing."""
-
-
-def trained(*data: Any, client: Client) -> nn.Sequential:
-    model = nn.Sequential([nn.Input(4), nn.Dense(3)])
-    model.compile(nn.SGD(0.1), "sparse_categorical_crossentropy")
-    model.fit(*data, batch_size=40, epochs=3, client=client, workers=2, progress=False)
-    return model
-
-
-def test_two_workers_train_on_a_sequence(threads: Client) -> None:
-    arrays = trained(X, Y, client=threads).params
-    for name, array in trained(InBatches(), client=threads).params.items():  # in another order, which sums up
-        np.testing.assert_allclose(array, arrays[name], rtol=1e-4, atol=1e-6)
+X, Y = RNG.normal(size=(40, 4)).astype(np.float32), RNG.integers(3, size=40)
 
 
 def test_the_column_of_a_source_reaches_other_processes(
@@ -86,9 +51,9 @@ def test_a_cluster_reads_chunks_of_a_relative_path(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     zarr.create_array("x.zarr", data=X, chunks=(8, 4))
-    assert_same(
-        trained(zarr.open_array("x.zarr", mode="r"), Y, client=processes).params, trained(X, Y, client=processes).params
-    )
+    data = (zarr.open_array("x.zarr", mode="r"), Y), (X, Y)
+    runs = [dsinga.train(loads(LINEAR), processes, data=each, workers=2, progress=False) for each in data]
+    assert_same(*(run.params for run in runs))
 
 
 @pytest.fixture
@@ -212,35 +177,8 @@ def test_threads_of_this_process_share_the_array(short: Job, threads: Client, re
     dsinga.train(short, threads, data=records, progress=False)
 
 
-def test_evaluate_reads_the_arrays_of_its_phase(short: Job, threads: Client, stores: Path) -> None:
-    params = dsinga.train(short.replace(train_steps=2), threads, progress=False).params
-    test = open_store(stores / "test.zarr").read(range(150))
-    data = da.from_array(test[0], chunks=(40, -1, -1, -1)), test[1]
-    assert dsinga.evaluate(short, params, "test", threads, data=data) == dsinga.evaluate(short, params, "test", threads)
-
-
 def test_a_source_is_read_in_the_thread_that_asks(records) -> None:
     with dask.config.set(scheduler=lambda *args, **kwargs: pytest.fail("a scheduler was asked")):
         source = open_records((da.from_array(records[0], chunks=(100, -1, -1, -1)), records[1]))
         assert isinstance(source, RecordSource)
         np.testing.assert_array_equal(source.read([999, 3])[0], records[0][[999, 3]])
-
-
-@pytest.mark.slow
-@pytest.mark.process
-def test_an_array_larger_than_the_memory_of_a_worker_trains_in_bounded_memory(forked: None) -> None:
-    limit = parse_bytes("600 MB")
-    x = da.random.default_rng(1).random((200_000, 1000), chunks=(2000, -1), dtype=np.float32)
-    assert x.nbytes > limit
-    y = np.arange(200_000) % 2
-    with (
-        LocalCluster(n_workers=1, threads_per_worker=1, memory_limit=limit, dashboard_address=":0") as local,
-        Client(local) as client,
-    ):
-        (before,) = client.run(os.getpid).values()
-        epoch = linear("batchsize=2000", "=train_steps=100")
-        result = dsinga.train(epoch, client, data=(x, y), progress=False)
-        (after,) = client.run(os.getpid).values()
-        (peak,) = client.run(lambda: 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss).values()
-    assert (result.step, before) == (100, after)
-    assert peak < 0.8 * limit  # at which Dask pauses a worker

@@ -1,10 +1,8 @@
 """A run that loses Dask workers goes on elsewhere from its last snapshot, with the same bits."""
 
-import ctypes
 import math
 import os
 import signal
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -40,10 +38,6 @@ def no_moves(monkeypatch: pytest.MonkeyPatch) -> None:
         pytest.param({"nworkers_per_group": 3, "update": "kWorker"}, 0, marks=pytest.mark.slow),
         pytest.param({"nworkers_per_group": 3, "update": "kWorker", "compression": "kBF16"}, 0, marks=pytest.mark.slow),
     ],
-    ids=[
-        *("AllReduce of rounded gradients", "AllReduce, an idle worker", "Sandblaster, a worker"),
-        *("Sandblaster, the server", "own updates", "own updates, rounded sums"),
-    ],
 )
 def test_a_run_goes_on_without_a_killed_worker(job: Job, figures: dict[str, Any], victim: int, tmp_path: Path) -> None:
     job = job.replace(cluster=ClusterConf(**figures), train_steps=400, test_freq=100, test_steps=2)
@@ -61,52 +55,6 @@ def test_a_run_goes_on_without_a_killed_worker(job: Job, figures: dict[str, Any]
     is_used = victim < 2 or figures["nworkers_per_group"] == 3 or "server_worker_separate" in figures
     assert [row["generation"] for row in of_phase(broken.rows, "recovery")] == ([1] if is_used else [])
     assert read_timings(tmp_path).places.unpredicted == ("was started again on other Dask workers" if is_used else "")
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("seconds", [5, 20])
-def test_a_stopped_worker(job: Job, seconds: int) -> None:
-    """For 5 s it is waited for; then it counts as lost, and does no harm when it wakes up."""
-    job = job.replace(cluster=ClusterConf(nworkers_per_group=2, nservers_per_group=2), train_steps=1500, disp_freq=50)
-    with connect(workers=2) as client:
-        unbroken = train_observed(job, client, Recorder())
-    with connect(workers=2, separate_processes=True) as client:
-        address, pid = next(iter(client.run(os.getpid).items()))
-
-        def stop() -> None:
-            os.kill(pid, signal.SIGSTOP)
-            timer = threading.Timer(seconds, os.kill, (pid, signal.SIGCONT))
-            timer.daemon = True
-            timer.start()
-
-        broken = Recorder(150, stop)
-        outcome = train_observed(job, client, broken)
-        assert broken.acted
-        assert [row["generation"] for row in of_phase(broken.rows, "recovery")] == ([] if seconds < 7 else [1])
-        assert_same(outcome.params, unbroken.params)
-        assert client.run(os.getpid)[address] == pid
-        assert_same(
-            train_observed(job, client, Recorder(10_000, stop)).params,
-            unbroken.params,
-        )
-
-
-def hold_interpreter() -> None:
-    """Keep this process from running any Python code for 12 s, as long garbage collection does."""
-    ctypes.PyDLL(None).usleep(12_000_000)
-
-
-@pytest.mark.slow
-def test_a_busy_worker_is_waited_for(job: Job) -> None:
-    job = job.replace(cluster=ClusterConf(nworkers_per_group=2, nservers_per_group=2), train_steps=1500)
-    with connect(workers=2, separate_processes=True) as client:
-        address = min(cluster.available_workers(client))
-        hold = threading.Thread(target=client.run, args=(hold_interpreter,), kwargs={"workers": [address]})
-        recorder = Recorder(150, hold.start)
-        train_observed(job, client, recorder)
-        hold.join(30)
-    assert recorder.acted
-    assert not of_phase(recorder.rows, "recovery")
 
 
 def test_retry_needs_a_workspace(job: Job) -> None:

@@ -14,13 +14,12 @@ import distributed
 import pytest
 from dask.utils import key_split
 from distributed import Client, get_task_stream, worker_client
-from distributed.utils import key_split_group
 
 from dsinga import Cancelled, RunError, cluster
 from dsinga.api import evaluate, train
 from dsinga.cluster import available_workers, connect
 from dsinga.cluster.dask.dask_workers import task_client
-from dsinga.cluster.dask.run_tasks import SPAN, RoundLength, task_key
+from dsinga.cluster.dask.run_tasks import SPAN, RoundLength
 from dsinga.cluster.queue import claims
 from dsinga.job import Job
 from dsinga.loop.initial_state import RunOptions
@@ -96,16 +95,6 @@ def test_a_run_says_which_other_tasks_it_waits_for(job: Job, held: Client) -> No
     assert len(gate.sentences) == 1
 
 
-def test_a_run_that_waits_for_other_tasks_can_be_cancelled(job: Job, held: Client) -> None:
-    gate, cancelled = Gate(), threading.Event()
-    with ThreadPoolExecutor() as pool:
-        run = pool.submit(train_observed, with_topology(job, 3), held, gate, cancelled=cancelled)
-        assert gate.waited.wait(PATIENCE)
-        cancelled.set()
-        with pytest.raises(Cancelled):
-            run.result(PATIENCE)
-
-
 def test_a_run_waits_for_other_tasks_as_long_as_it_may(job: Job, held: Client) -> None:
     timeout = dask.config.set({"dsinga.queue_timeout": "10ms"})
     with timeout, pytest.raises(RunError, match=r"run other tasks: 'hold-\S+'; that is as long as dsinga"):
@@ -140,14 +129,6 @@ def test_evaluations_get_their_turn_beside_a_run_on_all_threads(job: Job, thread
         cancelled.set()
         with pytest.raises(Cancelled):
             run.result(PATIENCE)
-
-
-@pytest.mark.parametrize("run", ["12345678", "abcdefab", "1a2b3c4d"])
-@pytest.mark.parametrize("words", ["train round", "forward conv_1..pool_1", "backward loss"])
-def test_the_run_is_in_the_group_and_not_in_the_prefix(words: str, run: str) -> None:
-    key = task_key(words.replace("_", "-"), run, "step 3", "worker 0")
-    assert key_split(key) == words
-    assert key_split_group(key) == f"{words}-{run}"
 
 
 def test_groups_and_workers_share_the_names_of_tasks(job: Job, threads: Client) -> None:

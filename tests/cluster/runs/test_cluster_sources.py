@@ -147,30 +147,11 @@ SOURCES: dict[str, Source] = {
 }
 
 # Which of these have columns of all classes.
-SENT = [
-    "numpy",
-    "dask off bounds",
-    "dask persisted",
-    "dask of zarr",
-    "xr.open_zarr not chunked",
-    "netcdf",
-    "zarr group off bounds",
-    "store",
-    "sequence of batches",
-    "a user's column",
-]
-
-# Those, and others of which the processes of workers get something of their own.
-TRAINED = [
-    *SENT,
-    "array of another package",
-    "dask in one chunk",
-    "dask of persisted",
-    "dask of zarr computed",
-    "dask frame persisted",
-    "xarray persisted",
-    "paths of zarr arrays",
-]
+SENT = "numpy|dask off bounds|dask persisted|dask of zarr|xr.open_zarr not chunked|netcdf|zarr group off bounds|store"
+SENT = [*SENT.split("|"), "sequence of batches", "a user's column"]
+# Others of which the processes of workers get something of their own.
+OWN = "array of another package|dask in one chunk|dask of persisted|dask of zarr computed|dask frame persisted"
+TRAINED = [*SENT, *OWN.split("|"), "xarray persisted", "paths of zarr arrays"]
 
 
 @pytest.fixture(scope="module")

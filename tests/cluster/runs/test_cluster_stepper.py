@@ -35,37 +35,6 @@ def stepper(thread):
     stepper.close("the test is over")
 
 
-def iteration(log):
-    """Return an iteration that receives, sends twice, receives, sends once and returns."""
-
-    def iterate(peers):
-        log.append("begin")
-        first = peers.receive("a")
-        peers.send(1, "b", first + 1)
-        peers.send(2, "c", first + 2)
-        log.append("between")
-        second = peers.receive("d")
-        peers.send(1, "e", second + 1)
-        log.append("end")
-        return first + second
-
-    return iterate
-
-
-def test_segments_return_what_was_sent_and_the_last_one_the_outcome(stepper):
-    for number in range(2):  # a second iteration begins where the first has ended
-        log = []
-        stepper.begin(iteration(log))
-        assert log == []
-        assert stepper.advance(0, {"a": 10 + number}, sends=2, last=False) == (
-            {"b": 11 + number, "c": 12 + number},
-            None,
-        )
-        assert log == ["begin"]
-        assert stepper.advance(1, {"d": 20}, sends=1, last=True) == ({"e": 21}, 30 + number)
-        assert log == ["begin", "between", "end"]
-
-
 def test_a_segment_that_sends_nothing_halts_where_the_next_receives(stepper):
     def iterate(peers):
         first = peers.receive("a")

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -35,37 +36,33 @@ def queue_of(workers: dict[str, dict[str, Any]], *requests: dict[str, Any]) -> T
     return claims
 
 
-def test_sites_get_threads_of_different_hosts() -> None:
-    workers = {f"{host}{number}": worker(1, host) for host in "ab" for number in range(3)}
-    claims = queue_of(workers, request("plain", 2), request("sites", 2, sites=[2, 1, []]))
-    assert granted(claims) == {"plain": {"a0": 1, "a1": 1}, "sites": {"a2": 1, "b0": 1}}
-    claims = queue_of(workers, request("b", 2, sites=[2, 1, ["b", "a"]]), request("c", 2, sites=[2, 1, ["c", "a"]]))
-    assert granted(claims) == {"b": {"a0": 1, "b0": 1}, "c": {}}
+SITES = {f"{host}{number}": worker(1, host) for host in "ab" for number in range(3)}
+BUSY = {"w0": worker(2) | {"busy": 2}, "w1": worker(2) | {"busy": 1}, "w2": worker(1)}
+MIXED, GPU = {"w0": worker(1), "w1": worker(4, "h1", gpus=1)}, {"resources": {"GPU": 1.0}}
+BOTH, ON_H0, BLOCKS = {"w0": worker(1), "w1": worker(1, gpus=1)}, {"hosts": [["h0"]]}, {"threads_per_process": 2}
+# Workers, requests by the names of runs, and what each run gets.
+GRANTED: dict[str, tuple[dict[str, Any], dict[str, dict[str, Any]], dict[str, dict[str, int]]]] = {
+    "other hosts": (SITES, {"a": {"threads": 2}, "b": {"threads": 2, "sites": [2, 1, []]}},
+                    {"a": {"a0": 1, "a1": 1}, "b": {"a2": 1, "b0": 1}}),
+    "named hosts": (SITES, {"b": {"threads": 2, "sites": [2, 1, ["b", "a"]]},
+                            "c": {"threads": 2, "sites": [2, 1, ["c", "a"]]}}, {"b": {"a0": 1, "b0": 1}, "c": {}}),
+    "workers without runs first": (cluster(2, 2), {"a": {}, "b": {}, "c": {"threads": 2}},
+                                   {"a": {"w0": 1}, "b": {"w1": 1}, "c": {"w0": 1, "w1": 1}}),
+    "workers without tasks first": (BUSY, {"a": {"threads": 2}}, {"a": {"w1": 1, "w2": 1}}),
+    "workers with tasks last": (BUSY, {"a": {"threads": 5}}, {"a": {"w0": 2, "w1": 2, "w2": 1}}),
+    "a block fills a worker": (cluster(2, 2), {"a": {"threads": 2, **BLOCKS}}, {"a": {"w0": 2}}),
+    "a block and a half": (cluster(2, 2), {"a": {"threads": 3, **BLOCKS}}, {"a": {"w0": 2, "w1": 1}}),
+    "a thread is left for b": (MIXED, {"a": GPU, "b": GPU, "c": {"threads": 3}},
+                               {"a": {"w1": 1}, "b": {}, "c": {"w0": 1, "w1": 2}}),
+    "what b cannot use": (MIXED, {"a": ON_H0, "b": ON_H0, "c": {}}, {"a": {"w0": 1}, "b": {}, "c": {"w1": 1}}),
+    "servers leave GPUs": (BOTH, {"a": {"server_processes": 1, **GPU}}, {"a": {"w1": 1, "w0": 1}}),
+}  # fmt: skip
 
 
-def test_workers_without_other_runs_come_first() -> None:
-    claims = queue_of(cluster(2, 2), request("a"), request("b"), request("c", 2))
-    assert granted(claims) == {"a": {"w0": 1}, "b": {"w1": 1}, "c": {"w0": 1, "w1": 1}}
-
-
-def test_workers_without_other_tasks_come_first() -> None:
-    workers = {"w0": worker(2) | {"busy": 2}, "w1": worker(2) | {"busy": 1}, "w2": worker(1)}
-    assert granted(queue_of(workers, request("a", 2))) == {"a": {"w1": 1, "w2": 1}}
-    assert granted(queue_of(workers, request("a", 5))) == {"a": {"w0": 2, "w1": 2, "w2": 1}}
-
-
-def test_blocks_of_partitions_fill_a_worker() -> None:
-    assert granted(queue_of(cluster(2, 2), request("a", 2, threads_per_process=2))) == {"a": {"w0": 2}}
-    assert granted(queue_of(cluster(2, 2), request("a", 3, threads_per_process=2))) == {"a": {"w0": 2, "w1": 1}}
-
-
-def test_a_later_run_may_use_what_an_earlier_one_cannot() -> None:
-    workers = {"w0": worker(1), "w1": worker(4, "h1", gpus=1)}
-    gpu = {"GPU": 1.0}
-    claims = queue_of(workers, request("a", resources=gpu), request("b", resources=gpu), request("c", 3))
-    assert granted(claims) == {"a": {"w1": 1}, "b": {}, "c": {"w0": 1, "w1": 2}}, "a thread of w1 is left for b"
-    claims = queue_of(workers, request("a", hosts=[["h0"]]), request("b", hosts=[["h0"]]), request("c"))
-    assert granted(claims) == {"a": {"w0": 1}, "b": {}, "c": {"w1": 1}}
+@pytest.mark.parametrize("name", GRANTED)
+def test_threads_are_granted(name: str) -> None:
+    workers, requests, expected = GRANTED[name]
+    assert granted(queue_of(workers, *(request(run, **fields) for run, fields in requests.items()))) == expected
 
 
 def test_separate_servers_take_whole_workers_the_last_ones() -> None:
@@ -92,13 +89,6 @@ def test_a_later_run_leaves_the_processes_alone_that_separate_servers_wait_for()
         workers, request("a", **on_h1), request("b", server_processes=1, resources={"GPU": 1.0}), request("c", **on_h1)
     )
     assert granted(claims) == {"a": {"w1": 1}, "b": {}, "c": {}}
-
-
-def test_separate_servers_leave_resources_to_partitions() -> None:
-    workers = {"w0": worker(1), "w1": worker(1, gpus=1)}
-    assert granted(queue_of(workers, request("a", server_processes=1, resources={"GPU": 1.0}))) == {
-        "a": {"w1": 1, "w0": 1}
-    }
 
 
 def test_threads_that_a_run_does_not_use_go_to_the_next() -> None:

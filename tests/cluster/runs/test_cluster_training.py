@@ -67,17 +67,6 @@ def test_clipping_by_norm_does_not_depend_on_the_cut(
     )
 
 
-def test_clipping_all_gradients_together_does_not_depend_on_processes(
-    job: Job, processes: Client, threads: Client
-) -> None:
-    job.updater.clip_global_norm = 0.2
-    job.train_steps = 10
-    several = with_topology(job, 3, 2)
-    params = train(several, processes, progress=False).params
-    assert_same(params, train(several, threads, progress=False).params)
-    assert_close(params, train(with_topology(job, 1), threads, progress=False).params, 1e-5)
-
-
 def test_lasting_state_that_an_algorithm_does_not_push_stays(job: Job, threads: Client) -> None:
     @register("algorithm", "WithoutState")
     def without_state(net, values, records, ctx, push):

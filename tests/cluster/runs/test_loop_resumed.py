@@ -17,7 +17,7 @@ from dsinga.job import ClusterConf, Job, loads
 from tests.cluster.runs.test_cluster_rbm import CD, DATA, machine
 from tests.support.extension_runs import Acting, rows, validating
 from tests.support.refusals import refused
-from tests.support.small_job import JOB, assert_same
+from tests.support.small_job import JOB, WORDS, assert_same
 
 STEPS, CUT = 12, 5
 HYBRID = JOB.replace("innerproduct_conf {", "partition_dim: 1 innerproduct_conf {")
@@ -49,18 +49,10 @@ CYCLE = JOB.replace(
 EMA = "ema_conf { decay: 0.8 warmup: true every: 2 }"
 AVERAGED = HYBRID.replace("updater {", f"updater {{ {EMA}")
 CHAINS = f"{CD} neuralnet {{ {DATA} {machine(1, 'data', 24, 'persistent: true')} }}"
-WORDS = """
+ROWS = """
 updater { type: kSGD momentum: 0.9 weight_decay: 0.01 learning_rate { type: kFixed base_lr: 0.1 }
   param_settings { match: "table" momentum_conf { saturation_step: 7 } clip_norm: 0.05 } }
-neuralnet {
-  layer { name: "data" type: kRecordInput store_conf { path: "train.zarr" batchsize: 20 shape: 64 } }
-  layer { name: "embed" type: kEmbedding srclayers: "data" embedding_conf { vocab_size: 50 feature_dim: 3 }
-    param { name: "table" init { type: kGaussian std: 0.5 } } }
-  layer { name: "ip" type: kInnerProduct srclayers: "embed" innerproduct_conf { num_output: 10 }
-    param { init { type: kGaussian std: 0.3 } } }
-  layer { name: "loss" type: kSoftmaxLoss srclayers: "ip" srclayers: "data" }
-}
-"""
+""" + WORDS.replace("STORE", 'path: "train.zarr" batchsize: 20 shape: 64')
 
 
 class Kind(NamedTuple):
@@ -80,7 +72,10 @@ KINDS = {
     "processes": Kind(HYBRID, {"nworkers_per_group": 3, "nservers_per_group": 2}, client="processes"),
     "updates on workers in processes": Kind(HYBRID, {**TWO, "update": "kWorker"}, client="processes"),
     "gathered activations": Kind(GATHERED, {**TWO, "fullc_gather": True}),
+    "rounded gradients": Kind(figures={**TWO, "compression": "kBF16"}, client="processes"),
+    "rounded sums": Kind(figures={**TWO, "compression": "kBF16", "update": "kWorker"}, client="processes"),
     "graphs": Kind(figures=TWO, options={"grain": "graph"}),
+    "micro-batches": Kind(f"micro_batches: 4 {JOB}", client=""),
     "gradients clipped together": Kind(
         JOB.replace("weight_decay: 0.001", "weight_decay: 0.1 decoupled_weight_decay: true clip_global_norm: 0.2"),
         {"nworkers_per_group": 3, "nservers_per_group": 2},
@@ -91,9 +86,9 @@ KINDS = {
     "averages here": Kind(AVERAGED, client=""),
     "averages": Kind(AVERAGED, TWO),
     "averages on workers": Kind(AVERAGED, {**TWO, "update": "kWorker"}),
-    "averages of sparse rows": Kind(WORDS.replace("updater {", f"updater {{ {EMA}"), {"nworkers_per_group": 3}),
+    "averages of sparse rows": Kind(ROWS.replace("updater {", f"updater {{ {EMA}"), {"nworkers_per_group": 3}),
     "static params": Kind(JOB.replace('name: "w1"', 'name: "w1" static: true'), {"nworkers_per_group": 2}),
-    "sparse rows": Kind(WORDS, {"nworkers_per_group": 3, "nservers_per_group": 2}),
+    "sparse rows": Kind(ROWS, {"nworkers_per_group": 3, "nservers_per_group": 2}),
     "persistent chains": Kind(CHAINS, {"nworkers_per_group": 2}),
     "a workspace at a URL": Kind(client="", workspace="memory://resumed/run"),
 }
@@ -102,7 +97,7 @@ KINDS = {
 # Those whose state no other kind has, and one in processes.
 QUICK = KINDS.keys() - {
     *("updates on workers in processes", "graphs", "gathered activations", "averages", "averages here", "one cycle"),
-    *("gradients clipped together", "static params"),
+    *("gradients clipped together", "static params", "rounded gradients"),
 }
 
 

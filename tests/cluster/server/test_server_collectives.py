@@ -60,18 +60,6 @@ def test_a_repeated_call_counts_once_and_gets_the_same_answer():
     np.testing.assert_array_equal(result, PARTS[0] + PARTS[1])
 
 
-def test_a_result_is_freed_when_all_workers_have_begun_the_next():
-    collectives = Collectives((0,), Generations(0))
-    first = weakref.ref(add(collectives, "a", 0, PARTS[0]))
-    add(collectives, "a", 1, PARTS[1])
-    add(collectives, "b", 0, PARTS[0])
-    gc.collect()
-    assert first() is not None
-    add(collectives, "b", 1, PARTS[1])
-    gc.collect()
-    assert first() is None
-
-
 def test_arrays_of_different_shapes_fail_all_workers():
     collectives = Collectives((0,), Generations(0))
     early = add(collectives, "a", 0, np.zeros(2))

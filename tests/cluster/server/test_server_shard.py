@@ -1,6 +1,5 @@
 """A shard gives the bits of a sequential run in any order of arrival, and every wait has an end."""
 
-import random
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -92,77 +91,6 @@ def test_any_order_of_arrival_gives_the_bits_of_a_sequential_run(data, workers):
         for worker in data.draw(st.permutations(range(workers))):
             shard.push(Push(0, 0, step, worker), {id: gradients(all_specs, step, worker)[id]})
     assert_same(shard.pull(ids_of(all_specs), STEPS).result(WAIT), all_specs, sequential(workers, STEPS)[0])
-
-
-@pytest.mark.parametrize("workers", [1, 2, 3, 5])
-@pytest.mark.parametrize("servers", [1, 2])
-def test_threads_give_the_bits_of_a_sequential_run(workers, servers, restless_threads):
-    per_server = [specs(workers=workers, server=server, servers=servers) for server in range(servers)]
-    shards = [make_shard(shard_specs) for shard_specs in per_server]
-
-    def work(worker):
-        shuffle = random.Random(worker).shuffle
-        for step in range(STEPS):
-            for shard, shard_specs in zip(shards, per_server, strict=True):
-                shard.pull(ids_of(shard_specs), step).result(WAIT)
-                arrays = list(gradients(shard_specs, step, worker).items())
-                shuffle(arrays)
-                half = len(arrays) // 2
-                shard.push(Push(0, 0, step, worker), dict(arrays[:half]))
-                shard.push(Push(0, 0, step, worker), dict(arrays[half:]))
-
-    with ThreadPoolExecutor(workers) as pool:
-        list(pool.map(work, range(workers)))
-    for shard, shard_specs in zip(shards, per_server, strict=True):
-        assert_same(shard.pull(ids_of(shard_specs), STEPS).result(WAIT), shard_specs, sequential(workers, STEPS)[0])
-
-
-def test_every_pull_is_resolved_once_by_any_worker(restless_threads):
-    workers, steps = 3, 30
-    all_specs = specs({f"p{i}": 3 for i in range(8)}, workers=workers)
-    ids = ids_of(all_specs)
-    shard = Shard(all_specs, make_updater())
-    shard.put({id: np.zeros(3, np.float32) for id in ids})
-
-    def work(worker):
-        draw = random.Random(worker)
-        for step in range(steps):
-            shard.pull(ids, step).result(WAIT)
-            answers = []
-            for id in draw.sample(ids, len(ids)):
-                shard.push(Push(0, 0, step, worker), {id: np.ones(3, np.float32)})
-                requested = draw.sample(ids, 3)
-                answers.append((requested, shard.pull(requested, step + 1)))
-            for requested, answer in answers:
-                assert answer.result(WAIT).keys() == set(requested)
-
-    with ThreadPoolExecutor(workers) as pool:
-        list(pool.map(work, range(workers)))
-    assert shard.pending() == "nothing is waited for"
-
-
-def test_repeated_pushes_are_dropped():
-    all_specs = specs(workers=2)
-    shard = make_shard(all_specs)
-    wrong = {spec.slice.id: np.full(spec.slice.size, np.nan, np.float32) for spec in all_specs}
-    for step in range(STEPS):
-        for worker in (1, 0):
-            shard.push(Push(0, 0, step, worker), gradients(all_specs, step, worker))
-            shard.push(Push(0, 0, step, worker), dict(wrong))  # before or after the update
-        for earlier in range(step):
-            shard.push(Push(0, 0, earlier, 1), dict(wrong))
-    assert_same(shard.pull(ids_of(all_specs), STEPS).result(WAIT), all_specs, sequential(2, STEPS)[0])
-
-
-def test_read_only_gradients_are_not_changed():
-    all_specs = specs(workers=2)
-    shard = make_shard(all_specs)
-    for worker in (0, 1):
-        received = gradients(all_specs, 0, worker)
-        for array in received.values():
-            array.flags.writeable = False
-        shard.push(Push(0, 0, 0, worker), received)
-    assert_same(shard.pull(ids_of(all_specs), 1).result(WAIT), all_specs, sequential(2, 1)[0])
 
 
 def test_a_slice_that_is_not_trainable_is_replaced_by_the_sum():
@@ -330,18 +258,6 @@ def test_a_copy_without_memory_fails_the_snapshot_only(monkeypatch):
         shard.push(Push(0, 0, 0, 0), gradients(all_specs, 0, 0))
         refused(lambda: snapshot.result(WAIT), "no memory", error=MemoryError)
     assert pulled.result(WAIT).keys() == {spec.slice.id for spec in all_specs}
-
-
-def test_resuming_from_a_snapshot_gives_the_same_bits():
-    all_specs = specs()
-    first = make_shard(all_specs)
-    for step in range(2):
-        first.push(Push(0, 0, step, 0), gradients(all_specs, step, 0))
-    second = Shard(all_specs, make_updater(), generation=1, start=2)
-    second.put(*first.snapshot(2, WAIT))
-    for step in range(2, STEPS):
-        second.push(Push(1, 0, step, 0), gradients(all_specs, step, 0))
-    assert_same(second.pull(ids_of(all_specs), STEPS).result(0), all_specs, sequential(1, STEPS)[0])
 
 
 @pytest.mark.parametrize(("state", "names"), [({}, "none"), ({0: {"mean": np.zeros(7, np.float32)}}, "'mean'")])

@@ -117,10 +117,6 @@ def test_params_with_a_home_are_not_cut_and_do_not_affect_the_others(data, metho
     assert other_slices == [slice_[1:5] for slice_ in slice_for_servers(others, servers, method)]
 
 
-def test_a_slice_prints_as_it_would_be_written_in_python():
-    assert str(slice_for_servers({"w1": 450}, 1)[0]) == "w1[0:450]"
-
-
 @pytest.mark.parametrize("method", SlicingMethod)
 @given(
     tables=st.lists(st.tuples(st.integers(1, 40_000), st.sampled_from([1, 3, 64])), max_size=12),
@@ -144,8 +140,9 @@ def test_slices_cover_every_param_once_in_order_and_are_cut_between_rows(method,
     assert list(dict.fromkeys(slice_.param for slice_ in slices)) == list(sizes)
 
 
-def test_rows_are_distributed_evenly():
-    assert [slice_.size for slice_ in slice_for_servers({"table": 12800}, 4, widths={"table": 128})] == [3200] * 4
+def test_rows_are_distributed_evenly_and_a_slice_prints_as_in_python():
+    slices = slice_for_servers({"table": 12800}, 4, widths={"table": 128})
+    assert [str(slice_) for slice_ in slices] == [f"table[{start}:{start + 3200}]" for start in range(0, 12800, 3200)]
 
 
 @pytest.mark.parametrize("method", list(SlicingMethod))

@@ -26,16 +26,6 @@ def test_changes_of_other_server_groups_count_for_the_staleness():
     assert network.shards[0].staleness_meter.read()[0].total == 1
 
 
-class DirectNetwork(Network):
-    """A network that delivers messages at once, in the thread of the sender."""
-
-    def send(self, sender, group, route, ids, arrays):
-        arrival = Future()
-        self.shards[group].group_sync.receive(route, ids, arrays, sender)
-        arrival.set_result(None)
-        return arrival
-
-
 class ThreadedNetwork(Network):
     """A network that delivers messages later, in another thread."""
 
@@ -49,15 +39,12 @@ class ThreadedNetwork(Network):
 
 
 @pytest.mark.parametrize("graph", GRAPHS)
-@pytest.mark.parametrize(("kind", "frequency"), [("direct", 3), ("threaded", 1)])
-def test_all_groups_have_the_same_values_in_the_end(graph, frequency, kind, restless_threads):
+@pytest.mark.parametrize("frequency", [1, 3])
+def test_all_groups_have_the_same_values_in_the_end(graph, frequency, restless_threads):
     worker_groups, workers, steps = 2, 2, 8
     with ThreadPoolExecutor(4) as pool, ThreadPoolExecutor(20) as threads:
         options = {"worker_groups": worker_groups, "contributors": range(workers)}
-        if kind == "direct":
-            network = DirectNetwork(GRAPHS[graph], frequency, **options)
-        else:
-            network = ThreadedNetwork(GRAPHS[graph], frequency, pool=pool, **options)
+        network = ThreadedNetwork(GRAPHS[graph], frequency, pool=pool, **options)
 
         def work(group, worker):
             shard = network.shards[group // worker_groups]
@@ -129,9 +116,10 @@ def test_received_changes_are_not_sent_back_or_counted_as_updates():
 
 
 def test_a_pulled_value_does_not_change_when_changes_arrive():
-    network = DirectNetwork(GRAPHS["two"])
+    network = Network(GRAPHS["two"])
     first = network.shards[0].pull([0], 0, 0).result(0)[0]
     network.shards[1].push(Push(0, 1, 0, 0), {0: ones(-1)})
+    network.deliver()
     assert not first.any()
     network.shards[0].push(Push(0, 0, 0, 0), {0: ones(-1)})
     np.testing.assert_array_equal(network.shards[0].pull([0], 1, 0).result(0)[0], ones(2))
@@ -225,17 +213,6 @@ def test_a_lost_group_that_does_not_come_back_closes_the_shard(error, when):
     ):
         with pytest.raises(RunError, match=str(error)):
             call()
-
-
-def test_close_fails_a_flush():
-    network = Network(GRAPHS["two"])
-    network.shards[0].push(Push(0, 0, 0, 0), {0: ones()})
-    flush = network.shards[0].group_sync.flush()
-    error = RunError("the run has ended")
-    network.shards[0].close(error)
-    assert flush.exception(0) is error
-    network.deliver()  # a message that arrives later changes nothing
-    assert not network.messages
 
 
 def test_many_changes_while_a_message_is_in_flight_are_sent_without_recursion():

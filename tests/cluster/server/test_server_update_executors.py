@@ -58,7 +58,7 @@ def push(shard, step, worker, ids=SIZES):
     shard.push(Push(0, 0, step, worker), {id: gradient(id, step, worker) for id in ids})
 
 
-@pytest.mark.parametrize("executor", SHARING)
+@pytest.mark.parametrize("executor", [InlineExecutor, *SHARING])
 @pytest.mark.parametrize("workers", [1, 2, 5])
 def test_the_bits_are_those_of_inline_updates(workers, executor, restless_threads):
     shard, inline = make_shard(workers, executor), make_shard(workers, InlineExecutor)
@@ -91,15 +91,6 @@ def test_the_last_push_runs_its_share_of_blocks_and_a_wait_the_rest():
     push(shard, 0, 1)
     assert not pulled.done()
     assert shard.executor.wait(pulled, WAIT).keys() == SIZES.keys()
-
-
-def test_a_snapshot_runs_the_remaining_blocks():
-    shard, inline = make_shard(2), make_shard(2, executor=InlineExecutor)
-    for target in (shard, inline):
-        push(target, 0, 0)
-        push(target, 0, 1)
-    actual, expected = shard.snapshot(1, WAIT), inline.snapshot(1, WAIT)
-    assert all((actual.values[id] == expected.values[id]).all() for id in SIZES)
 
 
 def test_a_single_worker_runs_all_blocks():

@@ -22,7 +22,7 @@ from dsinga.cluster.transport.message import pack
 from dsinga.cluster.transport.remote import RemoteTransport
 from dsinga.cluster.transport.shared_buffer import SIZE_SEALS, create_shared_buffer
 from dsinga.cluster.transport.shared_memory import SharedMemoryServer, SharedMemoryTransport, connect_to_host
-from tests.support.echo_service import EchoService
+from tests.support.echo_service import EchoService, connected
 from tests.support.polling import wait_until
 from tests.support.refusals import refused
 from tests.support.socket_pairs import socket_pair
@@ -42,12 +42,6 @@ def name() -> Iterator[str]:
     assert (answer == 2).all()
     transport.close()
     server.close()
-
-
-def connected(name: str) -> SharedMemoryTransport:
-    transport = connect_to_host(name)
-    assert transport is not None
-    return transport
 
 
 def raw_socket(name: str) -> socket.socket:

@@ -14,12 +14,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dsinga.cluster.transport import handshake, shared_memory
+from dsinga.cluster.transport import handshake
 from dsinga.cluster.transport.channel import HEAD, Channel
-from dsinga.cluster.transport.handshake import PROCESS_SECRET, Secret
+from dsinga.cluster.transport.handshake import Secret
 from dsinga.cluster.transport.shared_buffer import HUGE, SharedArrays, create_shared_buffer, offsets
-from dsinga.cluster.transport.shared_memory import SharedMemoryServer, SharedMemoryTransport, connect_to_host
-from tests.support.echo_service import EchoService
+from dsinga.cluster.transport.shared_memory import SharedMemoryServer, connect_to_host
+from tests.support.echo_service import EchoService, connected
 from tests.support.refusals import refused
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="anonymous memory files are Linux's")
@@ -41,12 +41,6 @@ def server(name: str, service: EchoService):
     server = SharedMemoryServer(name, service)
     yield server
     server.close()
-
-
-def connected(name: str, secret: Secret = PROCESS_SECRET) -> SharedMemoryTransport:
-    transport = connect_to_host(name, secret)
-    assert transport is not None
-    return transport
 
 
 def mapped_files() -> set[str]:
@@ -152,12 +146,6 @@ def test_lent_arrays_are_seen_where_they_lie(server: SharedMemoryServer, service
     assert mapped[0] == 2
     assert not mapped.flags.writeable
     assert copied[0] == 1
-
-
-def test_nothing_in_the_room_unpickles() -> None:
-    """Of what arrives at a socket, anything but plain values and arrays is refused, so pickle is not even imported."""
-    room = Path(shared_memory.__file__).parent
-    assert not [path.name for path in room.glob("*.py") if "import pickle" in path.read_text()]
 
 
 def test_blocks_of_a_buffer_share_no_cache_line() -> None:

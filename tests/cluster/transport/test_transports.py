@@ -78,15 +78,6 @@ class TestTransport:
         np.testing.assert_array_equal(answer, image)
         assert answer.strides == image.strides
 
-    def test_sparse_rows_arrive_as_such(self, transport: Transport) -> None:
-        rows = SparseRows(np.array([1, 5, 900]), np.arange(6, dtype=np.float32).reshape(3, 2), (1000, 2))
-        dense = np.ones(3, np.float32)
-        first, answer = transport.call("echo", (), [dense, rows]).result(WAIT)
-        assert isinstance(answer, SparseRows)
-        np.testing.assert_array_equal(first, dense)
-        np.testing.assert_array_equal(answer.dense(), rows.dense())
-        assert answer.rows.dtype == np.int64
-
     def test_each_of_many_sparse_arrays_has_its_own_rows(self, transport: Transport) -> None:
         """Their numbers are converted where they arrive, and not before they have arrived."""
         for seed in range(20):
@@ -94,15 +85,12 @@ class TestTransport:
             numbers = np.unique(rng.integers(0, 10**6, rng.integers(1000, 20_000)))
             rows = SparseRows(numbers, rng.random((numbers.size, 2), np.float32), (10**6, 2))
             (answer,) = transport.call("echo", (), [rows]).result(WAIT)
-            np.testing.assert_array_equal(answer.rows, numbers)
+            np.testing.assert_array_equal(answer.rows, numbers, strict=True)
             np.testing.assert_array_equal(answer.values, rows.values)
 
     def test_fields_arrive_as_plain_values(self, transport: Transport) -> None:
         (answer,) = transport.call("fields", [1, -2.5, True]).result(WAIT)
         np.testing.assert_array_equal(answer, [1, -2.5, True])
-
-    def test_a_call_without_arrays_is_answered(self, transport: Transport) -> None:
-        assert list(transport.call("nothing").result(WAIT)) == []
 
     def test_replies_are_those_of_their_calls_in_whatever_order_they_are_read(self, transport: Transport) -> None:
         replies = [transport.call("fields", [number]) for number in range(50)]

@@ -5,7 +5,6 @@ import gc
 import itertools
 import os
 import threading
-import weakref
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -295,21 +294,6 @@ class TestOptions:
         for values in train_two(make_transports(2, trainable=False), replicas=replica, options=lambda: options):
             assert_same(values, expected[0])
 
-    @pytest.mark.parametrize("options", [ExchangeOptions(), ExchangeOptions(PullTime.kDeferred)])
-    def test_workers_apply_sums_of_params_that_they_do_not_use(self, make_transports, options: ExchangeOptions) -> None:
-        """As in a worker that only validates with these params."""
-
-        def train_without_lookups(transports: list[Transport], **homes: Any) -> dict[str, np.ndarray]:
-            view = exchange(transports, options=options, **homes)
-            for step in range(3):
-                view.begin(step)
-                view.finish()
-            view.begin(3)
-            return {name: np.array(view[name]) for name in view}
-
-        expected = train_without_lookups(make_transports(1, conf=with_momentum()))  # weight decay changes the values
-        assert_same(train_without_lookups(make_transports(1, trainable=False), replicas=replica()), expected)
-
     def test_without_overlap_nothing_is_sent_before_the_end(self, make_transports) -> None:
         (transport,) = make_transports(1, 1)
         view = exchange([transport], options=ExchangeOptions(overlap=False))
@@ -388,37 +372,6 @@ class TestOptions:
         for name in view:
             np.testing.assert_array_equal(view[name], new[name])
 
-    def test_bytes_are_counted_within_or_between_processes(self, make_transports, request) -> None:
-        meter = Meter()
-        view = exchange(make_transports(1), meter=meter)
-        view.begin(0)
-        view.wait_all()
-        meter.start()
-        for name in view:
-            view.push(name, np.zeros(SHAPES[name], np.float32))
-        view.finish()
-        view.begin(1)
-        for name in view:
-            view[name]
-        both_ways = 2 * 4 * sum(int(np.prod(shape)) for shape in SHAPES.values())
-        is_direct = request.node.callspec.params["make_transports"] == "direct"
-        assert (meter.crossing, meter.within) == ((0, both_ways) if is_direct else (both_ways, 0))
-
-
-def test_a_copied_replica_state_goes_on_to_the_same_bits() -> None:
-    names = ["w1"]
-    first, second = replica(names), LocalUpdater(create_updater(with_momentum()), params_named(names))
-    first.update(0, "w1", 0, np.ones(12, np.float32))
-    state = first.copy_state()
-    second.put(first.copy_values(), state)
-    for step in range(1, 3):
-        for replicated in (first, second):
-            replicated.update(step, "w1", 6, np.full(6, step, np.float32))
-    np.testing.assert_array_equal(first.values["w1"], second.values["w1"])
-    fresh = LocalUpdater(create_updater(with_momentum()), params_named(["b1"]))
-    refused(lambda: fresh.put({"b1": np.zeros(4)}, {"b1": {"other": np.zeros(4)}}), "with the updater that wrote it")
-    assert state["w1"]["history"].any()
-
 
 def test_mistakes_are_named_with_their_remedies() -> None:
     class Failing(SGD):
@@ -447,18 +400,6 @@ def test_a_released_server_actor_is_not_found() -> None:
     gc.collect()
     assert find_service(key.name) is None
     assert waiting.done()
-
-
-def test_a_service_goes_with_its_last_reference() -> None:
-    """And its shard with it: the values of an ended run do not wait for the garbage collector."""
-    service = ShardService(Shard([], create_updater(plain_sgd())))
-    gone = weakref.ref(service.shard)
-    gc.disable()
-    try:
-        del service
-        assert gone() is None
-    finally:
-        gc.enable()
 
 
 def served_value(shard: Shard) -> np.ndarray:

@@ -9,7 +9,7 @@ import pytest
 from distributed import Client
 
 import dsinga
-from dsinga.job import ClusterConf, Job, JobError, loads
+from dsinga.job import ClusterConf, Job, loads
 from dsinga.reading.bind_records import bind_records
 from tests.cluster.runs.test_loop_resumed import CHAINS
 from tests.cluster.worker.test_group_worker import STRATEGIES
@@ -82,22 +82,9 @@ def test_a_machine_follows_the_chains_of_all_rows(stores: Path, workers: int):
     assert_close(train_in_threads(job.replace(micro_batches=2), [str(stores)]).params, whole, 1e-6)
 
 
-def test_a_resumed_run_has_the_bits_of_an_unbroken_one(stores: Path, tmp_path: Path):
-    unbroken = dsinga.train(small(stores, 4), progress=False)
-    dsinga.train(small(stores, 4).replace(train_steps=3), workspace=tmp_path, progress=False)
-    resumed = dsinga.train(small(stores, 4), workspace=tmp_path, resume=True, progress=False)
-    assert_same(resumed.params, unbroken.params)
-
-
 def test_a_run_resumes_with_another_number(stores: Path, whole: dict[str, np.ndarray], tmp_path: Path):
     dsinga.train(small(stores, 8).replace(train_steps=3), workspace=tmp_path, progress=False)
     assert_close(dsinga.train(small(stores, 2), workspace=tmp_path, resume=True, progress=False).params, whole, 1e-6)
-
-
-def test_worker_groups_of_a_cluster_have_micro_batches_of_their_own(stores: Path, threads: Client):
-    cluster = ClusterConf(nworker_groups=2, nserver_groups=2, sync_freq=2)
-    job = small(stores, 2, cluster=cluster)
-    assert dsinga.train(job, threads, progress=False).step == STEPS
 
 
 def test_a_batch_with_a_record_that_is_not_finite_is_left_out_as_a_whole(tmp_path: Path):
@@ -150,8 +137,3 @@ def test_features_are_computed_again_on_a_cluster(stores: Path, threads: Client,
     again.neuralnet.recompute = 3
     params = [dsinga.train(job, threads, workers=2, grain=grain, progress=False).params for job in (kept, again)]
     assert_same(params[1], params[0])
-
-
-def test_graph_grain_refuses_micro_batches(stores: Path, threads: Client):
-    with pytest.raises(JobError, match="graph grain computes whole batches"):
-        dsinga.train(small(stores, 2), threads, grain="graph", progress=False)
