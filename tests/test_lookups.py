@@ -10,17 +10,26 @@ from tests.support.imports import circular, closing_lookups, import_graph, looku
 ROOT = Path(__file__).parents[1]
 
 
-def modules() -> dict[str, ast.Module]:
-    """Return the syntax of each file of the package, by its path."""
-    paths = sorted((ROOT / "dsinga").rglob("*.py"))
-    return {str(path.relative_to(ROOT)): ast.parse(path.read_text("utf-8")) for path in paths}
+def graphs() -> tuple[dict[str, set[str]], dict[str, set[str]]]:
+    """Return the files that each file imports, and those whose components it looks up."""
+    return read()[:2]
 
 
 @functools.cache
-def graphs() -> tuple[dict[str, set[str]], dict[str, set[str]]]:
-    """Return the files that each file imports, and those whose components it looks up."""
-    files = modules()
-    return import_graph(files), lookup_graph(files, TABLE)
+def read() -> tuple[dict[str, set[str]], dict[str, set[str]], list[tuple[str, list[str]]]]:
+    """Return both graphs, and each function that has decorators with them.
+
+    The syntax trees are made once, which takes seconds, and not kept: they are 90 MB.
+    """
+    paths = sorted((ROOT / "dsinga").rglob("*.py"))
+    files = {str(path.relative_to(ROOT)): ast.parse(path.read_text("utf-8")) for path in paths}
+    decorated = [
+        (node.name, [ast.unparse(decorator) for decorator in node.decorator_list])
+        for module in files.values()
+        for node in ast.walk(module)
+        if isinstance(node, ast.FunctionDef) and node.decorator_list
+    ]
+    return import_graph(files), lookup_graph(files, TABLE), decorated
 
 
 def test_lookups_close_no_circle_of_imports():
@@ -36,12 +45,9 @@ def test_no_addon_asks_the_registry_for_a_component_of_its_own():
 def test_a_hook_has_a_type_that_both_sides_name():
     """Those that are public functions, too, keep their own type, by which users call them."""
     implement, hooks = set(), set()
-    for module in modules().values():
-        for node in ast.walk(module):
-            if isinstance(node, ast.FunctionDef) and node.decorator_list:
-                decorators = [ast.unparse(decorator) for decorator in node.decorator_list]
-                hooks |= {node.name for decorator in decorators if decorator.startswith("register('hook'")}
-                implement |= {node.name for decorator in decorators if decorator.startswith("implements(")}
+    for name, decorators in read()[2]:
+        hooks |= {name for decorator in decorators if decorator.startswith("register('hook'")}
+        implement |= {name for decorator in decorators if decorator.startswith("implements(")}
     assert hooks - implement <= {"evaluate_fields", "predict_lazily"}
 
 
