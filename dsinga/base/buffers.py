@@ -95,7 +95,7 @@ _thread_bases = ThreadBases()
 def use_bases(bases: Mapping[int, Sequence[np.ndarray]]) -> Iterator[None]:
     """Let this thread's new arrays use the memory blocks ``bases``, by size in bytes, within the context.
 
-    Sizes are as from :func:`base_bytes`; only its sequence may refer to a base.
+    Sizes are as from :func:`base_bytes`; only its sequence may refer to a base. Threads may use the same bases.
     """
     before, _thread_bases.bases = _thread_bases.bases, bases
     try:
@@ -104,10 +104,10 @@ def use_bases(bases: Mapping[int, Sequence[np.ndarray]]) -> Iterator[None]:
         _thread_bases.bases = before
 
 
-def one_base(nbytes: Iterable[int]) -> dict[int, list[np.ndarray]]:
-    """Let large arrays of these sizes share one block of memory, one after another; for :func:`use_bases`."""
+def few_bases(nbytes: Iterable[int], count: int = 1) -> dict[int, list[np.ndarray]]:
+    """Let large arrays of these sizes share ``count`` blocks of memory, one after another; for :func:`use_bases`."""
     sizes = [base_bytes(size) for size in nbytes if size > ONE_BASE]
-    return dict.fromkeys(sizes, [np.empty(max(sizes, default=0), np.uint8)])
+    return dict.fromkeys(sizes, [np.empty(max(sizes, default=0), np.uint8) for _ in range(count)])
 
 
 def clear() -> None:
@@ -135,7 +135,10 @@ def empty(shape: tuple[int, ...], channels_last: bool = False, dtype: Any = np.f
     if size < SMALLEST:
         return np.empty(shape, dtype) if hook is None else hook(np.empty(shape, dtype))
     base_size = base_bytes(size)
-    base = _free(_thread_bases.bases.get(base_size, ()))
+    own, base = _thread_bases.bases.get(base_size), None
+    if own:
+        with pool.lock:
+            base = _free(own)
     if base is None:
         base = np.empty(base_size, np.uint8) if size > LARGEST else pool.take(base_size)
     array = np.ndarray(shape, dtype, base, -address(base) % ALIGNMENT)

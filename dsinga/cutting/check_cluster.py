@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from dsinga.base.arguments import counted
 from dsinga.base.errors import UserError
 from dsinga.base.registry import implements, lookup, register
-from dsinga.job.enums import SlicingMethod, SyncMethod, UpdatePlace
+from dsinga.job.enums import PartitionMethod, SlicingMethod, SyncMethod, UpdatePlace
 from dsinga.job.limits import MAX_MEMBERS
 from dsinga.job.schema import ClusterConf, Job, JobCheck
 
@@ -15,6 +16,8 @@ from dsinga.job.schema import ClusterConf, Job, JobCheck
 @implements(JobCheck)
 def check_cluster(job: Job) -> None:
     """Raise JobError for the first invalid field of ``cluster {}``, or of fields that depend on it."""
+    if job.blocks:
+        check_blocks(job)
     if job.warmup_steps > job.train_steps > 0:
         text = f"warmup_steps: {job.warmup_steps} is more than train_steps: {job.train_steps}; the other worker groups"
         raise job.error(f"{text} would never begin", "warmup_steps")
@@ -24,7 +27,7 @@ def check_cluster(job: Job) -> None:
         return
     groups, server_groups = cluster.nworker_groups, cluster.nserver_groups
     for count, members, field in (
-        (groups, cluster.nworkers_per_group, "nworkers_per_group"),
+        (groups, job.blocks or cluster.nworkers_per_group, "blocks" if job.blocks else "nworkers_per_group"),
         (server_groups, cluster.nservers_per_group, "nservers_per_group"),
     ):
         if count * members > MAX_MEMBERS:
@@ -45,10 +48,24 @@ def check_cluster(job: Job) -> None:
     if groups > 1:
         check_asynchronous(job, cluster)
     for layer in job.neuralnet.layer:
-        if layer.location is not None and layer.location >= cluster.nworkers_per_group:
-            last = cluster.nworkers_per_group - 1
+        if layer.location is not None and layer.location >= (workers := job.blocks or cluster.nworkers_per_group):
+            last = workers - 1
             text = f"layer {layer.name!r}: location must be a worker of the group, 0 to {last}, not {layer.location}"
             raise layer.error(text, "location")
+
+
+def check_blocks(job: Job) -> None:
+    """Raise JobError for ``blocks`` beside a field that divides batches otherwise, and for too many workers."""
+    if job.micro_batches > 1:
+        raise job.error("blocks and micro_batches both divide a batch; leave one of them out", "blocks")
+    if job.neuralnet.partition is PartitionMethod.auto:
+        text = "partition: auto chooses a cut for the workers at hand, and blocks is for any workers; leave one out"
+        raise job.neuralnet.error(text, "partition")
+    cluster = job.cluster or ClusterConf()
+    if cluster.nworkers_per_group > job.blocks:
+        count = cluster.nworkers_per_group
+        text = f"{count} workers cannot share {counted(job.blocks, 'block')} of a batch; use at most {job.blocks}"
+        raise job.error(f"{text} workers (in a job nworkers_per_group), or more blocks", "blocks")
 
 
 def check_site_paths(job: Job, groups: int) -> None:

@@ -25,8 +25,9 @@ class Topology(NamedTuple):
     changes every ``sync_freq`` updates, by the ``sync_method`` of that name with the settings ``mean``. Worker group 0
     trains alone for ``warmup`` steps.
 
-    ``workers_per_process``, ``servers_per_process`` and ``separate`` (servers run in processes without workers)
-    constrain the placement.
+    The workers of a group share at most ``threads`` threads of Dask workers, and fewer while there are fewer. None
+    requires a thread for each. ``workers_per_process``, ``servers_per_process`` and ``separate`` (servers run in
+    processes without workers) constrain the placement.
     """
 
     workers: int
@@ -45,6 +46,7 @@ class Topology(NamedTuple):
     block_rows: int | None = None
     sync_method: str = "kSum"
     mean: Any = None
+    threads: int | None = None
 
     @property
     def is_synchronous(self) -> bool:
@@ -87,7 +89,10 @@ class Topology(NamedTuple):
 
     def describe(self) -> str:
         """Return the topology in words: "Downpour: 2 groups of 2 workers, 1 group of 2 servers"."""
-        parts = [_groups(self.groups, self.workers, "worker", self.groups > 1)]
+        noun = "worker" if self.threads is None else "block"
+        if self.threads is not None and self.groups == 1:  # the number of servers is no matter either
+            return counted(self.workers, noun)
+        parts = [_groups(self.groups, self.workers, noun, self.groups > 1)]
         parts.append(_groups(self.server_groups, self.servers, "server", self.groups > 1))
         if self.separate:
             parts[-1] += " in processes of their own"
@@ -112,15 +117,15 @@ def _groups(groups: int, members: int, noun: str, grouped: bool) -> str:
 def topology(job: Job, available: int, processes: int) -> Topology:
     """Return the worker and server groups of a job on ``available`` Dask workers in ``processes`` processes.
 
-    A job without ``cluster {}`` has one group of all available workers, at most one for each row of the batch, and a
-    server in each process.
+    A job without ``cluster {}`` has one group of all available workers, or of as many as the batch has rows. It has a
+    server in each process. With ``blocks`` each block of a batch has a worker.
     """
     conf = job.cluster
     if conf is None:
-        workers = max(1, min(available, smallest_batch(job)))
-        return Topology(workers, min(processes, workers))
+        workers = job.blocks or max(1, min(available, smallest_batch(job)))
+        return Topology(workers, min(processes, workers), threads=job.blocks or None)
     return Topology(
-        workers=conf.nworkers_per_group,
+        workers=job.blocks or conf.nworkers_per_group,
         servers=conf.nservers_per_group,
         slicing=conf.slicing,
         groups=conf.nworker_groups,
@@ -136,6 +141,7 @@ def topology(job: Job, available: int, processes: int) -> Topology:
         block_rows=conf.block_rows,
         sync_method=conf.user_sync_method or conf.sync_method.name,
         mean=conf.mean,
+        threads=conf.nworkers_per_group if job.blocks else None,
     )
 
 

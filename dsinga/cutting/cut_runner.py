@@ -2,29 +2,32 @@
 
 from __future__ import annotations
 
-import functools
-import operator
 import threading
+from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 import numpy as np
 
+from dsinga.base import buffers
+from dsinga.base.cores import available_cores
 from dsinga.base.registry import register
 from dsinga.cutting.partitioned import FEATURES, WHOLE_LAYER, ParamPart, PartitionedNet, cut_regions, split_params
 from dsinga.cutting.partitioning import partition
-from dsinga.cutting.thread_group import run_in_threads
+from dsinga.cutting.thread_group import ThreadPeers, run_in_threads
 from dsinga.layers import Context, Records, Rows
 from dsinga.layers.interface.context import cut_evenly, rows_of_batch
 from dsinga.net import NeuralNet
 from dsinga.ops import Ops, Processor, SparseRows, cpu_ops
 from dsinga.ops.sparse import add_up, to_host, whole_shape
 from dsinga.passes.predictor import ONE_CORE, BatchResult, Predictor, on_host
-from dsinga.training import Algorithm, Metrics, add_metrics, forward, name_metrics
+from dsinga.training import Algorithm, Metrics, Push, add_metrics, forward, name_metrics
 
 T = TypeVar("T")
+LARGE = 1 << 18  # bytes; gradients that should not all wait in memory
 KEPT_NETS = 8  # a net is cut again for each phase and batch size
 
 
@@ -33,9 +36,14 @@ class CutRunner:
     """Runs passes of a net cut for ``workers`` workers, each in a thread, so that one process needs no cluster.
 
     ``count_threads`` returns a worker's number of kernel threads for a net. ``gather`` is the job's ``fullc_gather``.
+    As many workers compute at a time as there are cores, at most ``cores``.
     """
 
-    def __init__(self, workers: int, count_threads: Callable[[NeuralNet], int], gather: bool, precision: str):
+    def __init__(
+        self, workers: int, count_threads: Callable[[NeuralNet], int], gather: bool, precision: str,
+        cores: int | None = None,
+    ):  # fmt: skip
+        self._cores = min(cores or available_cores(), available_cores())
         self.workers, self.gather, self._count_threads = workers, gather, count_threads
         self._precision = precision
         self._cuts: dict[int, PartitionedNet] = {}
@@ -54,38 +62,50 @@ class CutRunner:
 
     def backward(
         self, algorithm: Algorithm, net: NeuralNet, values: Mapping[str, np.ndarray], records: Mapping[str, Records],
-        ctx: Context,
-    ) -> tuple[dict[str, np.ndarray | SparseRows], Metrics]:  # fmt: skip
-        """Return a batch's gradients, in the shapes of whole params, and its metrics."""
-        rows, micro_batch = ctx.rows.stop - ctx.rows.start, ctx.micro_batch
+        ctx: Context, push: Push, *, memory: Mapping[int, Sequence[np.ndarray]] = MappingProxyType({}),
+    ) -> Metrics:  # fmt: skip
+        """Push the gradients of whole params, and return the metrics, of a batch's rows ``ctx.rows``.
 
-        def compute(local: NeuralNet, arrays: Mapping[str, Any], own: Mapping[str, Records], ctx: Context) -> Any:
-            pushed: dict[str, Any] = {}
+        A gradient is pushed when the last worker has computed its part. ``memory`` is for large gradients
+        (:func:`dsinga.base.buffers.use_bases`).
+        """
+        rows, micro_batch, skips = ctx.rows.stop - ctx.rows.start, ctx.micro_batch, ctx.skips
+        cut = self.cut(net, rows)
+        joined = JoinedGradients(cut, push)
+
+        def compute(local: NeuralNet, arrays: Mapping[str, Any], own: Mapping[str, Records], ctx: Context) -> Metrics:
+            assert isinstance(ctx.peers, ThreadPeers)
+            peers = ctx.peers
+            ctx = replace(ctx, skips=skips)
             if micro_batch is not None:
                 ctx = replace(ctx, rows=rows_of_batch(ctx.rows, micro_batch), micro_batch=micro_batch)
-            metrics = algorithm(local, arrays, own, ctx, pushed.__setitem__)
-            return {name: to_host(gradient, ctx.ops) for name, gradient in pushed.items()}, metrics
 
-        cut, done = self.run(compute, net, values, records, rows, ctx.seed, ctx.step)
-        pushed = [
-            {name: whole_shape(gradient, local.params[name].shape) for name, gradient in gradients.items()}
-            for local, (gradients, _) in zip(cut.locals, done, strict=True)
-        ]
-        metrics = name_metrics(cut.whole, add_metrics(metrics for _, metrics in done))
-        return join_gradients(cut, pushed), metrics
+            def push_part(name: str, gradient: Any) -> None:
+                whole = whole_shape(to_host(gradient, ctx.ops), local.params[name].shape)
+                is_large = whole.nbytes >= LARGE
+                joined.add(peers.worker, name, whole)
+                if is_large:
+                    del gradient, whole
+                    peers.take_turns()  # so that the others add theirs before this one computes more
+
+            with buffers.use_bases(memory):
+                return algorithm(local, arrays, own, ctx, push_part)
+
+        done = self.run(compute, cut, values, records, rows, ctx.seed, ctx.step)
+        joined.finish()
+        return name_metrics(cut.whole, add_metrics(done))
 
     def run(
-        self, compute: Callable[[NeuralNet, Mapping[str, Any], Mapping[str, Records], Context], T], net: NeuralNet,
+        self, compute: Callable[[NeuralNet, Mapping[str, Any], Mapping[str, Records], Context], T], cut: PartitionedNet,
         values: Mapping[str, np.ndarray], records: Mapping[str, Records], rows: int, seed: int, step: int,
-    ) -> tuple[PartitionedNet, list[T]]:  # fmt: skip
-        """Call ``compute`` for each worker with its net, params and rows; return the cut net and the results."""
+    ) -> list[T]:  # fmt: skip
+        """Call ``compute`` for each worker of a cut net with its net, params and rows; return the results."""
         with self._lock:
-            cut = self._cut(net, rows)
             self._pool = self._pool or ThreadPoolExecutor(self.workers, "dsinga-local")
             ops: Ops = cpu_ops(self._precision)
             ops.enter()
             parts = {name: ops.asarray(value) for name, value in split_params(cut.parts, values).items()}
-            threads = self._count_threads(net)
+            threads = self._count_threads(cut.whole)
 
             def work(worker: int, ctx: Context) -> T:
                 ctx.ops.enter()
@@ -93,16 +113,20 @@ class CutRunner:
                 local = cut.locals[worker]
                 return compute(local, parts, _records_of(local, records, ctx.rows), ctx)
 
-            row_parts = cut_evenly(rows, self.workers)
-            return cut, run_in_threads(cut, ops, work, seed=seed, step=step, rows=row_parts, pool=self._pool)
+            return run_in_threads(
+                cut, ops, work, seed=seed, step=step, rows=cut_evenly(rows, self.workers), pool=self._pool,
+                at_once=max(1, self._cores // threads),
+            )  # fmt: skip
 
-    def _cut(self, net: NeuralNet, rows: int) -> PartitionedNet:
-        if id(net) not in self._cuts:
-            if len(self._cuts) >= KEPT_NETS:
-                del self._cuts[next(iter(self._cuts))]
-            cut = partition(net, self.workers, cut_evenly(rows, self.workers), gather=self.gather)
-            self._cuts[id(net)] = cut  # it refers to the net, so that its id stays its own
-        return self._cuts[id(net)]
+    def cut(self, net: NeuralNet, rows: int) -> PartitionedNet:
+        """Cut a net for the workers, or return the net that was cut before."""
+        with self._lock:
+            if id(net) not in self._cuts:
+                if len(self._cuts) >= KEPT_NETS:
+                    del self._cuts[next(iter(self._cuts))]
+                cut = partition(net, self.workers, cut_evenly(rows, self.workers), gather=self.gather)
+                self._cuts[id(net)] = cut  # it refers to the net, so that its id stays its own
+            return self._cuts[id(net)]
 
 
 class _CutPredictor(Predictor):
@@ -126,7 +150,8 @@ class _CutPredictor(Predictor):
             outputs, metrics = forward(local, values, parts, ctx, [name for name in keep if name in local.positions])
             return {name: on_host(output, ctx.ops) for name, output in outputs.items()}, metrics
 
-        cut, results = self._runner.run(compute, self.net, params or {}, records, rows, self._seed, step)
+        cut = self._runner.cut(self.net, rows)
+        results = self._runner.run(compute, cut, params or {}, records, rows, self._seed, step)
         metrics = name_metrics(cut.whole, add_metrics(metrics for _, metrics in results))
         features = [{name: feature.data for name, feature in outputs.items()} for outputs, _ in results]
         return {name: Records(join_features(cut, name, features), None) for name in keep}, metrics
@@ -137,25 +162,71 @@ def _records_of(net: NeuralNet, records: Mapping[str, Records], rows: Rows) -> d
     return {node.layer.name: records[node.layer.name].part(node.rows or rows) for node in inputs}
 
 
-def join_gradients(
-    net: PartitionedNet, pushed: Sequence[Mapping[str, np.ndarray | SparseRows]]
-) -> dict[str, np.ndarray | SparseRows]:
-    """Join the gradients of all workers to gradients of whole params, added in the order of the workers."""
-    by_param: dict[str, list[tuple[ParamPart, np.ndarray | SparseRows]]] = {}
-    for name, part in net.parts.items():
-        if net.whole.params[part.param].static:
-            continue
-        gradients = [pushed[user][name] for user in part.users if name in pushed[user]]
-        total = gradients[0] if part.gathered or len(gradients) == 1 else add_gradients(gradients)
-        by_param.setdefault(part.param, []).append((part, total))
-    return {name: _join_parts(net.whole.params[name].shape, parts) for name, parts in by_param.items()}
+class JoinedGradients:
+    """Joins workers' gradients of parts, and pushes the gradient of a whole param when it is complete. Thread-safe."""
+
+    def __init__(self, net: PartitionedNet, push: Push):
+        self._net, self._push, self._lock = net, push, threading.Lock()
+        self._sums = {name: OrderedSum(part.users) for name, part in net.parts.items()}
+        self._missing: dict[str, int] = {}  # by param: how many gradients
+        self._parts: dict[str, list[str]] = {}  # by param
+        for name, part in net.parts.items():
+            self._parts.setdefault(part.param, []).append(name)
+            self._missing[part.param] = self._missing.get(part.param, 0) + len(part.users)
+
+    def add(self, worker: int, name: str, gradient: np.ndarray | SparseRows) -> None:
+        """Add a worker's gradient of a part, which may be overwritten."""
+        part = self._net.parts[name]
+        with self._lock:
+            if not part.gathered or worker == part.users[0]:  # otherwise each user has the whole gradient
+                self._sums[name].add(worker, gradient)
+            self._missing[part.param] -= 1
+            if not self._missing[part.param]:
+                self._push_whole(part.param)
+
+    def finish(self) -> None:
+        """Push the gradients that some worker has pushed no part of."""
+        for param, missing in self._missing.items():
+            if missing:
+                self._push_whole(param)
+
+    def _push_whole(self, param: str) -> None:
+        totals = [(self._net.parts[name], self._sums[name].total()) for name in self._parts[param]]
+        parts = [(part, total) for part, total in totals if total is not None]
+        if parts and not self._net.whole.params[param].static:
+            self._push(param, _join_parts(self._net.whole.params[param].shape, parts))
 
 
-def add_gradients(gradients: Sequence[np.ndarray | SparseRows]) -> np.ndarray | SparseRows:
-    """Return the ordered sum of several gradients of one param; sparse if all are."""
-    if any(isinstance(gradient, SparseRows) for gradient in gradients):
-        return add_up(gradients)
-    return functools.reduce(operator.add, gradients)
+class OrderedSum:
+    """The sum of several workers' gradients of a param, added in the order of the workers, like on servers."""
+
+    def __init__(self, workers: Sequence[int]):
+        self._left = deque(workers)
+        self._sum: np.ndarray | None = None
+        self._waiting: dict[int, np.ndarray | SparseRows] = {}
+
+    def add(self, worker: int, gradient: np.ndarray | SparseRows) -> None:
+        """Add a worker's gradient, or keep it until those before it have come."""
+        self._waiting[worker] = gradient
+        while self._left and isinstance(first := self._waiting.get(self._left[0]), np.ndarray):
+            self._add(first)
+            del self._waiting[self._left.popleft()]
+
+    def total(self) -> np.ndarray | SparseRows | None:
+        """Return the sum of what has come, None for nothing; sparse if all gradients are."""
+        rest = [self._waiting[worker] for worker in self._left if worker in self._waiting]
+        if any(isinstance(gradient, SparseRows) for gradient in rest):
+            return add_up(rest if self._sum is None else [self._sum, *rest])
+        for gradient in rest:
+            assert isinstance(gradient, np.ndarray)
+            self._add(gradient)
+        return self._sum
+
+    def _add(self, gradient: np.ndarray) -> None:
+        if self._sum is None:
+            self._sum = gradient
+        else:
+            self._sum = np.add(self._sum, gradient, out=self._sum if self._sum.flags.writeable else None)
 
 
 def _join_parts(

@@ -1,7 +1,7 @@
 """Runs one iteration of a cut net in threads of this process, one for each worker, without servers.
 
-Collectives and messages are dictionaries behind one lock. A deadlock raises an error at once, which says what each
-worker waits for.
+Collectives and messages are dictionaries behind one lock. Workers may take turns, so that no more compute at a time
+than there are cores. A deadlock raises an error at once, which says what each worker waits for.
 """
 
 from __future__ import annotations
@@ -10,9 +10,10 @@ import contextlib
 import functools
 import operator
 import threading
+from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor, wait
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 from dsinga.base.errors import RunError
 from dsinga.cutting.partitioned import PartitionedNet
@@ -31,19 +32,20 @@ class Deadlock(RunError):
 
 def run_in_threads(
     net: PartitionedNet, ops: Ops, compute: Callable[[int, Context], T], *, seed: int = 0, step: int = 0,
-    rows: Sequence[Rows] | None = None, pool: Executor | None = None,
+    rows: Sequence[Rows] | None = None, pool: Executor | None = None, at_once: int | None = None,
 ) -> list[T]:  # fmt: skip
     """Run ``compute(worker, ctx)`` for all workers of a cut net at once; return the results in order.
 
     ``rows`` are each worker's rows, by default even ones. ``pool`` has at least as many idle threads as workers; by
-    default this call starts them.
+    default this call starts them. ``at_once`` workers compute at a time, by default all. A worker's turn ends when it
+    waits, and with ``ctx.peers.take_turns()``.
 
     Raises Deadlock, RunError if two workers disagree on what is sent, and the error of the first worker that fails.
     """
     size = len(net.locals)
     total = net.whole.nodes[0].layer.shape[0]
     rows = rows or cut_evenly(total, size)
-    group = _ThreadGroup(size)
+    group = _ThreadGroup(size, at_once)
 
     def work(worker: int) -> T:
         ctx = Context(
@@ -54,9 +56,10 @@ def run_in_threads(
             step,
             all_reduce=lambda key, array: functools.reduce(operator.add, group.gather(worker, key, array)),
             all_gather=lambda key, array: ops.xp.concatenate(group.gather(worker, key, array)),
-            peers=_ThreadPeers(group, worker),
+            peers=ThreadPeers(group, worker),
         )
         try:
+            group.begin(worker)
             result = compute(worker, ctx)
         except BaseException:
             group.finish(worker, succeeded=False)
@@ -76,70 +79,111 @@ def run_in_threads(
 
 
 class _ThreadGroup:
-    def __init__(self, size: int):
-        self.changed = threading.Condition()
-        self.size = size
-        self.running = set(range(size))
-        self.waits: dict[int, tuple[str, Callable[[], bool]]] = {}
+    """The workers' turns, messages and arrays, behind one lock; a worker computes, or waits for its turn or arrays."""
+
+    def __init__(self, size: int, at_once: int | None = None):
+        self.lock = threading.Lock()
+        self.size, self._free = size, at_once or size
+        self._wakes = [threading.Condition(self.lock) for _ in range(size)]
+        self._queue = deque(range(size))  # who waits for a turn, at first all, in order
+        self.waits: dict[int, tuple[str, Callable[[], bool]]] = {}  # who waits for arrays
+        self._left = size
         self.messages: dict[tuple[int, str], Any] = {}
         self.sent: set[tuple[int, str]] = set()
         self.shares: dict[str, dict[int, Any]] = {}
         self.broken = False
 
+    def begin(self, worker: int) -> None:
+        """Wait for the worker's first turn."""
+        with self.lock:
+            self._await_turn(worker)
+
+    def take_turns(self, worker: int) -> None:
+        """Let the workers go on that wait for their turn, then this one."""
+        with self.lock:
+            if self._queue:
+                self._queue.append(worker)
+                self._free += 1
+                self._await_turn(worker)
+
     def until(self, worker: int, arrived: Callable[[], bool], what: str) -> None:
         """Wait, holding the lock, until ``arrived()`` is true; raise Deadlock if it never can be."""
+        self.notice_arrivals()
+        if arrived() and not self.broken:
+            return  # without the end of the turn
         self.waits[worker] = what, arrived
-        self.changed.notify_all()
-        while not arrived():
-            if self.broken or self.deadlocked():
-                self.broken = True
-                self.changed.notify_all()
-                raise Deadlock("; ".join(f"worker {k} waits for {wait}" for k, (wait, _) in sorted(self.waits.items())))
-            if not self.changed.wait(TIMEOUT_SECONDS):
-                raise RunError(f"worker {worker} has waited {TIMEOUT_SECONDS:g} s for {what}")
-        del self.waits[worker]
+        self._free += 1
+        self._await_turn(worker)
 
-    def deadlocked(self) -> bool:
-        return all(worker in self.waits and not self.waits[worker][1]() for worker in self.running)
+    def notice_arrivals(self) -> None:
+        """Let the workers queue for a turn whose arrays have arrived."""
+        for worker, (_, arrived) in [*self.waits.items()]:
+            if arrived():
+                del self.waits[worker]
+                self._queue.append(worker)
+        self._give_turns()
+
+    def _await_turn(self, worker: int) -> None:
+        self._give_turns()
+        while worker in self._queue or worker in self.waits:
+            if self.broken:
+                self._raise_deadlock(worker)
+            self._wakes[worker].wait(TIMEOUT_SECONDS)
+
+    def _give_turns(self) -> None:
+        while self._free and self._queue:
+            self._free -= 1
+            self._wakes[self._queue.popleft()].notify()
+        self.broken |= len(self.waits) == self._left > 0
+        if self.broken:
+            for wake in self._wakes:
+                wake.notify()
+
+    def _raise_deadlock(self, worker: int) -> NoReturn:
+        raise Deadlock("; ".join(f"worker {k} waits for {wait}" for k, (wait, _) in sorted(self.waits.items())))
 
     def finish(self, worker: int, succeeded: bool) -> None:
-        """Record that a worker is done; if it failed, the others fail, too."""
-        with self.changed:
-            self.running.discard(worker)
+        """Record that a worker is done. If it failed, the others fail too."""
+        with self.lock:
+            self._left -= 1
+            self._free += 1
             self.broken |= not succeeded
-            self.changed.notify_all()
+            self._give_turns()
 
     def gather(self, worker: int, key: str, array: Any) -> list[Any]:
-        """Share an array under ``key`` with all workers; return theirs, in order."""
-        with self.changed:
+        """Return the arrays of all workers for ``key``, in order."""
+        with self.lock:
             shares = self.shares.setdefault(key, {})
             if worker in shares:
                 raise RunError(f"worker {worker} gathers {key!r} twice")
             shares[worker] = array
-            self.changed.notify_all()
             self.until(worker, lambda: len(shares) == self.size, f"the others' share of {key!r}")
             return [shares[number] for number in range(self.size)]
 
 
-class _ThreadPeers:
-    """Lets a worker exchange arrays with the other workers of its group."""
+class ThreadPeers:
+    """Sends arrays to, and receives arrays from, the other workers of a group."""
 
     def __init__(self, group: _ThreadGroup, worker: int):
-        self._group, self._worker = group, worker
+        self._group, self.worker = group, worker
 
     def send(self, location: int, key: str, array: Any) -> None:
         """Send an array to the worker ``location``."""
         group = self._group
-        with group.changed:
-            if location == self._worker or (location, key) in group.sent:
-                raise RunError(f"worker {self._worker} sends {key!r} to worker {location}: to itself, or twice")
+        with group.lock:
+            if location == self.worker or (location, key) in group.sent:
+                raise RunError(f"worker {self.worker} sends {key!r} to worker {location}: to itself, or twice")
             group.sent.add((location, key))
             group.messages[location, key] = array
-            group.changed.notify_all()
+            group.notice_arrivals()
+
+    def take_turns(self) -> None:
+        """Let the other workers go on that wait for their turn, before this one."""
+        self._group.take_turns(self.worker)
 
     def receive(self, key: str) -> Any:
-        """Wait for an array sent to this worker under ``key``, and return it."""
-        group, place = self._group, (self._worker, key)
-        with group.changed:
-            group.until(self._worker, lambda: place in group.messages, f"the message {key!r}")
+        """Wait for the array sent to this worker under ``key``, and return it."""
+        group, place = self._group, (self.worker, key)
+        with group.lock:
+            group.until(self.worker, lambda: place in group.messages, f"the message {key!r}")
             return group.messages.pop(place)

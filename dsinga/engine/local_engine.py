@@ -15,8 +15,10 @@ from dsinga.base import buffers
 from dsinga.base.arrays import ParamArrays, averaged
 from dsinga.base.cores import available_cores
 from dsinga.base.errors import Diverged, RunError
+from dsinga.base.registry import lookup
 from dsinga.engine.engine import Engine, Loop, Places, Snapshot, StepReport
-from dsinga.job import Job, Phase
+from dsinga.engine.nets_by_shape import CutNets
+from dsinga.job import ClusterConf, Job, Phase
 from dsinga.job.enums import PRECISIONS
 from dsinga.layers import Context, Records
 from dsinga.net import NeuralNet
@@ -25,11 +27,11 @@ from dsinga.ops import Array, Processor
 from dsinga.passes.captured_passes import passes_of
 from dsinga.passes.inference import forward_in_threads, outputs_to_write, write_outputs
 from dsinga.passes.opened_job import OpenedJob
-from dsinga.passes.predictor import evaluate, forward_in_order
+from dsinga.passes.predictor import Predictor, evaluate, forward_in_order
 from dsinga.passes.replayed import replayed
 from dsinga.passes.round import BegunStep, Round, Timing, send_ahead
 from dsinga.passes.training_step import TrainingStep
-from dsinga.reading.batch_reader import BatchReader, WorkerBatches
+from dsinga.reading.batch_reader import BatchReader, WorkerBatches, whole_batches
 from dsinga.reading.prefetch import Prefetch
 from dsinga.training import Metrics, add_metrics, algorithm, create_updater, forward
 from dsinga.training.divergence import LEFT_OUT
@@ -44,9 +46,14 @@ SMALL_BATCH_BYTES = 1 << 16
 
 
 class LocalEngine(Engine):
-    """Trains a job with one worker in the calling thread; the bits equal a cluster's.
+    """Trains a job in this process; the bits equal a cluster's.
+
+    The calling thread computes, or with the job's ``blocks`` a thread for each block, as many at a time as there are
+    cores.
 
     Args:
+        job: the checked job, of one worker group with one worker, or with blocks.
+        opened: its readers and nets.
         begin: the initial state of the run; its arrays are copied.
         updater: the updater of earlier training, which is copied. Its steps count.
         threads: the most kernel threads; by default as many as the net can use.
@@ -63,13 +70,17 @@ class LocalEngine(Engine):
         threads: int | None = None, device: int | None = None,
     ):  # fmt: skip
         self.job, self.nets = job, opened.nets
-        reader = opened.readers[Phase.kTrain]
+        reader = whole_batches(opened.readers[Phase.kTrain])
         self.epochs = reader.epochs if job.epochs else None
         self.batchsize = reader.batchsize
         self._step, self._speed = begin.step, 0.0
         self._opened, self._reader = opened, reader
         self._net = self.nets[Phase.kTrain]
-        usable = usable_threads(self._net, 1)
+        self._cut: CutNets | None = None
+        if job.blocks:
+            gather = (job.cluster or ClusterConf()).fullc_gather
+            self._cut = lookup("engine", "cut")(job.blocks, lambda net: 1, gather, PRECISIONS[job.precision], threads)
+        usable = 1 if job.blocks else usable_threads(self._net, 1)
         self._threads = max(1, min(threads or usable, usable, available_cores()))
         self.places = Places(threads=self._threads)
         self._ops = Processor(self._threads, device, PRECISIONS[job.precision]).ops()
@@ -86,18 +97,26 @@ class LocalEngine(Engine):
         self._updates = CountedUpdates(self.updater)
         capture = self._ops.capture()
         passes = passes_of(self._ops, "training passes") if capture is None else None
-        compute = replayed(algorithm(job.train_one_batch), passes, copies=reader.micro_batches > 1)
-        self._training_step = TrainingStep(compute, self._net, reader.micro_batches, job.skip_bad_batches, repeats=True)
+        self._gradient_memory: Mapping[int, Sequence[Array]] = {}
+        if not self._on_device and not job.updater.clip_global_norm:  # else gradients wait for the last one
+            dense = (param for param in self._net.params.values() if param.trainable and not param.spec.sparse)
+            count = min(job.blocks, threads or available_cores()) + 1 if job.blocks else 1
+            self._gradient_memory = buffers.few_bases((4 * param.size for param in dense), count)
+        compute = algorithm(job.train_one_batch)
+        if self._cut is None:
+            compute = replayed(compute, passes, copies=reader.micro_batches > 1)
+        else:
+            compute = functools.partial(self._cut.backward, compute, memory=self._gradient_memory)
+        self._training_step = TrainingStep(
+            compute, self._net, reader.micro_batches, job.skip_bad_batches, repeats=self._cut is None
+        )
+        self._predictors: dict[int, Predictor] = {}  # with blocks, by the id of the net
         self._tests = passes_of(self._ops, "tests")
         self._captured = None
         if capture is not None:
             self._captured = capture.iterations(
                 self._training_step, self.updater.updater, self.updater.values, self._updates
             )
-        self._gradient_memory: Mapping[int, Sequence[Array]] = {}
-        if not self._on_device and not job.updater.clip_global_norm:  # else gradients wait for the last one
-            dense = (param for param in self._net.params.values() if param.trainable and not param.spec.sparse)
-            self._gradient_memory = buffers.one_base(4 * param.size for param in dense)
         self._contexts = [
             Context(self._ops, Phase.kTrain, reader.rows(0, k), job.seed, micro_batch=reader.micro_batch(k))
             for k in range(reader.micro_batches)
@@ -212,6 +231,9 @@ class LocalEngine(Engine):
             values = {name: self._ops.asarray(value) for name, value in averages.items()}
 
         def compute(net: NeuralNet, reader: BatchReader, number: int, records: Mapping[str, Records]) -> Metrics:
+            if self._cut is not None:
+                rows = reader.parts[0].total
+                return self._predictor(net).forward(records, rows, params=values, step=number)[1]
             ctx = Context(self._ops, phase, reader.parts[0], self.job.seed, number)
             result = None
             if self._tests is not None and averages is None:
@@ -219,8 +241,14 @@ class LocalEngine(Engine):
                 result = self._tests.compute(key, net, records, ctx, functools.partial(_forward, net), values=values)
             return forward(net, values, records, ctx)[1] if result is None else result.metrics
 
-        passes = self._opened.passes(phase, batches)
+        passes = [each._replace(reader=whole_batches(each.reader)) for each in self._opened.passes(phase, batches)]
         return add_metrics(evaluate(passes, forward_in_order(self._read_function, compute)))
+
+    def _predictor(self, net: NeuralNet) -> Predictor:
+        assert self._cut is not None
+        if id(net) not in self._predictors:
+            self._predictors[id(net)] = self._cut.predictor(net, self.job.seed)
+        return self._predictors[id(net)]
 
     def write_outputs(self, phase: Phase, batches: int) -> None:
         """Let output layers write their files; validation skips the layers of tests."""

@@ -27,7 +27,7 @@ from dsinga.layers.metrics.composed_metrics import metric_values
 from dsinga.net import NeuralNet
 from dsinga.net.neuralnet import usable_threads
 from dsinga.ops import Processor, SparseRows
-from dsinga.ops.sparse import to_host, whole_shape
+from dsinga.ops.sparse import to_host
 from dsinga.ops.types import is_plain
 from dsinga.passes.captured_pass import CapturedPass
 from dsinga.passes.predictor import BatchResult, Predictor, ThreadKernels, batch_rows, evaluate, has_codes, in_batches
@@ -39,9 +39,7 @@ from dsinga.reading.bind_records import Batch, batch_records, by_layer, length_o
 from dsinga.reading.checked_job import CheckedJob, check_job
 from dsinga.reading.learnt_statistics import weighed
 from dsinga.training import (
-    Algorithm,
     Metrics,
-    Push,
     add_metrics,
     algorithm,
     bp,
@@ -105,7 +103,7 @@ class LocalNet:
         x: records (n, ...), or several such arrays by input layer, for shape and dtype. By default the shapes of the
             job's stores.
         y: labels (n,) or (n, ...), None for a job without.
-        workers: for how many workers to cut the net, by default the job's in a group.
+        workers: for how many workers to cut the net, by default the job's ``blocks``, or its workers in a group.
         threads: cores for large kernels, divided among the workers; by default as many as the net can use.
         roots: where the job's relative paths are looked up after the working directory.
         is_small: whether to compute small products in the fastest way; a row's bits then depend on the batch size.
@@ -125,7 +123,7 @@ class LocalNet:
             checked = checked.with_job(weighed(checked.job, checked.job.params))
         self.job = job = checked.job
         self._roots = checked.roots
-        self.workers = workers or (job.cluster or ClusterConf()).nworkers_per_group
+        self.workers = workers or job.blocks or (job.cluster or ClusterConf()).nworkers_per_group
         self._threads = threads
         self._cores = available_cores()
         self._algorithm = algorithm(job.train_one_batch)
@@ -264,7 +262,8 @@ class LocalNet:
         parts, values = divide_batch(rows, self.job.micro_batches), self._values(net, params)
         pushed = _KeptGradients()
         if cut_rows:
-            compute = functools.partial(self._backward_cut, compute)
+            assert self._cut is not None, "one worker computes whole nets"
+            compute = functools.partial(self._cut.backward, compute)
         ops, _, passes = self._open()
         if ops.device_count() and (len(parts) > 1 or (names and has_codes(net))):
             passes = None  # the host checks codes
@@ -287,16 +286,6 @@ class LocalNet:
             if not is_finite_gradient(gradient):
                 raise Diverged(param_gradient_fault(name, step))
         return Backward(on_host, Means(metrics))
-
-    def _backward_cut(
-        self, algorithm: Algorithm, net: NeuralNet, values: Mapping[str, np.ndarray], records: Mapping[str, Records],
-        ctx: Context, push: Push,
-    ) -> Metrics:  # fmt: skip
-        assert self._cut is not None, "one worker computes whole nets"
-        gradients, metrics = self._cut.backward(algorithm, net, values, records, ctx)
-        for name, gradient in gradients.items():
-            push(name, whole_shape(gradient, net.params[name].shape))
-        return metrics
 
     def predict(
         self, params: Mapping[str, np.ndarray], x: Batch, layer: str, *, batchsize: int | None = None

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any, Protocol
 
 import numpy as np
@@ -12,11 +13,10 @@ from dsinga.job import LayerConf, LayerType, Phase, StoreConf
 from dsinga.layers import Context, RecordInfo, Records
 from dsinga.net import NeuralNet, create_net
 from dsinga.net.needed_layers import needed_layers
-from dsinga.ops import SparseRows
 from dsinga.passes.predictor import Predictor
 from dsinga.reading.bind_records import Batch, infos_of_arrays
 from dsinga.reading.checked_job import CheckedJob
-from dsinga.training import Algorithm, Metrics
+from dsinga.training import Algorithm, Metrics, Push
 
 KEPT_NETS = 8  # a net is made anew for each phase and shape of its inputs
 
@@ -29,9 +29,9 @@ class CutNets(Protocol):
 
     def backward(
         self, algorithm: Algorithm, net: NeuralNet, values: Mapping[str, np.ndarray], records: Mapping[str, Records],
-        ctx: Context,
-    ) -> tuple[dict[str, np.ndarray | SparseRows], Metrics]:  # fmt: skip
-        """Return the gradients of whole params, and the metrics, of a batch or a part of it."""
+        ctx: Context, push: Push, *, memory: Mapping[int, Sequence[np.ndarray]] = MappingProxyType({}),
+    ) -> Metrics:  # fmt: skip
+        """Push the gradients of whole params, and return the metrics, for the rows ``ctx.rows``."""
 
 
 class NetsByShape:

@@ -69,6 +69,7 @@ class NetEstimator(EstimatorRecords):
     n_iter_no_change: int | None = None
     tol: float = 1e-7
     workers: int | None = None
+    blocks: int | None = None
 
     is_eager = False  # whether results for dask arrays are computed at once
     _weighs = True  # whether ``fit`` accepts weights
@@ -179,6 +180,7 @@ class NetEstimator(EstimatorRecords):
             least, steps = MOST_EPOCHS if stops else LEAST_EPOCHS, self._defaults.steps
             epochs = max(least, math.ceil(steps * batchsize / length))
         times = {} if epochs is None else {"epochs": int(epochs), "train_steps": 0}
+        times |= {} if self.blocks is None else {"blocks": self.blocks}
         return with_batchsize(job.with_params({}).replace(checkpoint_path=[], **times), batchsize)
 
     def _keep(self, rescued: RescuedParams, trained: Trained, rows: list[Row], stopping: Extension | None) -> None:

@@ -24,7 +24,7 @@ INSTEAD, OF_FIT, ATTRIBUTES = (
 named_fit = partial(checked, instead=ChainMap(OF_FIT, INSTEAD))
 
 OF_DEFAULT_NET = "hidden", "activation", "learning_rate", "weight_decay", "loss", "quantiles", "n_components", "method"
-WHOLE = "workers", "epochs", "batchsize", "n_iter_no_change"
+WHOLE = "workers", "blocks", "epochs", "batchsize", "n_iter_no_change"
 
 
 @dataclass_transform(kw_only_default=True, eq_default=False)

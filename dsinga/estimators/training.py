@@ -33,7 +33,6 @@ class Continued(ThisProcess):
     """Trains in this process as a continuation of earlier training, as ``partial_fit`` needs."""
 
     before: int = 0
-    shuffle: bool = True
 
     @contextlib.contextmanager
     def training(self, checked: CheckedJob, options: TrainingOptions, limits: RunLimits) -> Iterator[Train]:
@@ -42,7 +41,7 @@ class Continued(ThisProcess):
             before = {conf.name: self.before for conf in normalised(checked.job)}
             checked = checked.with_job(with_steps(checked.job, before))
         earlier = updater_state(options.updater_state or {}), steps
-        yield lambda observer, run: continue_locally(checked, observer, run, earlier=earlier, shuffle=self.shuffle)
+        yield lambda observer, run: continue_locally(checked, observer, run, earlier=earlier)
 
 
 def train_net(
@@ -54,12 +53,13 @@ def train_net(
     ``client`` None starts a cluster in this process for the run. ``goes_on`` says that training will continue from the
     result. Raises UserError for bad input, Diverged if a loss is not finite.
     """
-    shuffle = batchsize_of(job) < len(records.x)
     if records.weights is not None or (validation is not None and validation.weights is not None):
         phases = [Phase.kTest] if records.weights is None else [Phase.kTrain, Phase.kTest]
         weighed = with_sample_weights(job.neuralnet.layer, phases)  # raises UserError for a loss without weights
         job = job.replace(neuralnet=job.neuralnet.replace(layer=weighed))
     job = with_store(job, scaled=None)  # the records are already scaled
+    if batchsize_of(job) >= len(records.x):  # their order would change nothing but the last bits
+        job = with_store(job, shuffle=False, group_by_length=0)
     job = _reported_by_epoch(job, len(records.x), tests=validation is not None)
     job = job.replace(updater=job.updater.replace(earlier_steps=trained.steps, goes_on=goes_on))
     data = {"train": _sources(job, records)}
@@ -70,7 +70,7 @@ def train_net(
             validation = validation._replace(weights=np.ones(len(validation.x)))
         data["test"] = _sources(job, validation)
     if not on_cluster:  # worker groups of the job would count as readers of the records
-        job, client, workers = job.replace(cluster=None), Continued(trained.before, shuffle), None
+        job, client, workers = job.replace(cluster=None), Continued(trained.before), None
     train(
         job, client, data=data, params=trained.params, updater_state=trained.slots, progress=False,
         extensions=extensions, workers=workers,

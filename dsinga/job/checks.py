@@ -94,7 +94,7 @@ def check(job: Job, phases: Sequence[Phase] | None = None, needs_paths: bool = T
 def check_cluster(job: Job) -> None:
     """Raise JobError for impossible numbers of workers, servers and groups."""
     stores = (layer.store_conf for layer in job.neuralnet.layer if layer.store_conf is not None)
-    if job.cluster is not None or job.warmup_steps or any(store.site_path for store in stores):
+    if job.cluster is not None or job.blocks or job.warmup_steps or any(store.site_path for store in stores):
         check_topology: JobCheck = lookup("hook", "check_cluster")
         check_topology(job)
 

@@ -60,6 +60,7 @@ Unit = Annotated[float, Range(0, 1)]  # a fraction or a factor, at most 1
 Bound = Annotated[float, Range(-math.inf, infinite=True)]  # any number; infinity bounds nothing
 Axis = Annotated[int, Range(0, 3)]  # of a batch of images (N, C, H, W)
 Members = Annotated[int, Range(1, MAX_MEMBERS)]  # of a topology
+Blocks = Annotated[int, Range(0, MAX_MEMBERS)]  # of a batch; 0 for none
 Steps = Annotated[int, Range(1, 100_000)]  # time steps for which layers are copied
 Parts = Annotated[int, Range(1, 100_000)]  # that a layer hands out
 Pixels = Annotated[int, Range(1, 32_767)]

@@ -28,6 +28,7 @@ from dsinga.job.enums import (
 )
 from dsinga.job.layerconf import LayerConf
 from dsinga.job.limits import (
+    Blocks,
     Count,
     Fraction,
     Members,
@@ -251,9 +252,12 @@ class Job(Message):
         checkpoint_keep: how many of the newest checkpoints are kept; 0 keeps all.
         checkpoint_path: checkpoints with the params from which training starts.
         warmup_steps: how many steps group 0 trains alone before other worker groups start with its params.
-        skip_bad_batches: whether a worker group skips a batch if its loss, gradient or record is not finite, without a
-            change of params. Otherwise it ends training. Graph grain cannot skip.
-        micro_batches: the number of equal parts of a batch that are computed in turn, to save memory. Gradients add up.
+        skip_bad_batches: whether a batch is skipped if its loss, gradient or record is not finite. Otherwise it ends
+            training.
+        micro_batches: the number of equal parts of a batch that are computed one after another, to need less memory.
+            Gradients add up.
+        blocks: the number of equal parts of a batch that are computed each by itself, and shared out among the workers.
+            The params are then the same to the bit for any number of workers. 0 for none.
         precision: the precision of matrix products and convolutions. Params and sums stay float32.
         reset_param_version: ignored, for old job files.
         num_openblas_threads: ignored, for old job files.
@@ -292,6 +296,7 @@ class Job(Message):
     warmup_steps: Natural = 0
     skip_bad_batches: bool = False
     micro_batches: Members = 1
+    blocks: Blocks = 0
     precision: Precision = Precision.kFloat32
     reset_param_version: bool = True
     num_openblas_threads: Count = 1

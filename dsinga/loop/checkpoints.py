@@ -97,8 +97,8 @@ def check_records(path: Path, digests: Mapping[str, Mapping[str, str]], job: Job
                 )
 
 
-def check_loss(path: Path, meta: Mapping[str, Any], job: Job) -> None:
-    """Raise UserError if a job has other losses, or other weights of records, than a checkpoint's."""
+def check_training(path: Path, meta: Mapping[str, Any], job: Job) -> None:
+    """Raise UserError if a job has other losses, other weights of records, or other blocks than a checkpoint's."""
     try:
         written = loads(str(meta["job"]))
     except (UserError, LookupError):  # components that are not registered here, or an older checkpoint
@@ -109,6 +109,12 @@ def check_loss(path: Path, meta: Mapping[str, Any], job: Job) -> None:
                 f"{path} is of a run with other {what} ({listed(before)}) than the job ({listed(now)}); resume with "
                 "those, or name it as checkpoint_path to start anew from its params"
             )
+    if written.blocks != job.blocks:
+        raise UserError(
+            f"{path} is of a run with blocks: {written.blocks} (0: none), and the job has blocks: {job.blocks}, which "
+            f"gives other bits; resume with blocks: {written.blocks}, or name it as checkpoint_path to start from its "
+            "params"
+        )
 
 
 def _objective(job: Job) -> tuple[list[str], list[str]]:

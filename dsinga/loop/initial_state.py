@@ -26,8 +26,8 @@ from dsinga.job.checks import check_schedules
 from dsinga.job.epochs import Epochs
 from dsinga.loop.checkpoints import (
     check_loop_state,
-    check_loss,
     check_records,
+    check_training,
     describe_last_good_in,
     offset_to_resume,
 )
@@ -217,7 +217,7 @@ def check_beginning(path: Path, checkpoint: Checkpoint, job: Job, net_params: Ma
             f"{path} does not fit the job: the net has no params {listed(unknown)}; resume with the job that wrote it, "
             "or name it as checkpoint_path to start anew from its params"
         )
-    check_loss(path, checkpoint.meta, job)
+    check_training(path, checkpoint.meta, job)
     if lost := first_not_finite(checkpoint.params):
         good = describe_last_good_in(path.parent)
         raise UserError(f"{path} has NaN or infinity in param {lost!r}, from which no run can go on; {good}")

@@ -5,12 +5,13 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from dsinga.base.arguments import counted
 from dsinga.base.error_frames import cleared_frames
 from dsinga.base.registry import find, lookup
+from dsinga.base.settings import read_setting
 from dsinga.engine.local_engine import LocalEngine
 from dsinga.job import ClusterConf, Job, PartitionMethod, Phase
 from dsinga.loop.cancellation import Cancellation, deferred_interrupts
@@ -27,17 +28,18 @@ from dsinga.training.local_updater import LocalUpdater, Slots
 
 # What else a job may say of its cluster where it has one worker: how fast that is, not what it computes.
 FREE_FIELDS = ("workspace", "max_restarts", "patience")
-TOPOLOGY = "1 worker, 1 server"  # in words, as a cluster describes it in checkpoints
+ONE_WORKER = "1 worker, 1 server"  # in words, as a cluster describes it in checkpoints
 # The file with the bytes that the processes of a container may use.
 CGROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
 
 
 def trains_locally(job: Job) -> bool:
-    """Whether a job can train in this process without Dask, because it has one worker."""
+    """Whether the local engine can train a job: one worker, on CPU cores or a GPU, or blocks on CPU cores."""
     conf = job.cluster or ClusterConf()
     return (
         conf == ClusterConf().replace(**{name: getattr(conf, name) for name in FREE_FIELDS})
         and job.experience is None
+        and not (job.blocks and (job.gpu or read_setting("device") == "gpu"))
         and not _waits_for_tasks(job)
     )
 
@@ -47,25 +49,18 @@ def _waits_for_tasks(job: Job) -> bool:
     return bool(name and getattr(find("algorithm", name), "waits_for_tasks", False))
 
 
-def open_local_job(checked: CheckedJob, shuffle: bool = True) -> OpenedJob:
-    """Open the stores of a job with one worker, and build its nets.
-
-    Without ``shuffle`` training reads records in order.
-    """
+def open_local_job(checked: CheckedJob) -> OpenedJob:
+    """Open the stores of a job with one worker, and build its nets."""
     job = checked.job
     get_ops()  # raises UserError where the setting names no kernels
-    opened = open_job(checked)
+    opened = open_job(checked, job.blocks or 1)
     check_memory(opened.nets.values(), 1, memory_limit())
     check_patterns(job.updater, opened.nets[Phase.kTrain].params)
     for reader in opened.readers.values():
         for store in reader.stores.values():
             if store.from_files:
                 check_first_block(store)
-    if shuffle:
-        return opened
-    reader = opened.readers[Phase.kTrain]
-    in_order = replace(reader, sampler=replace(reader.sampler, shuffle=False))
-    return opened._replace(readers={**opened.readers, Phase.kTrain: in_order})
+    return opened
 
 
 def memory_limit() -> int:
@@ -94,13 +89,11 @@ def continue_locally(
     options: RunOptions,
     *,
     earlier: tuple[Slots, int] = ({}, 0),
-    shuffle: bool = True,
     max_threads: int | None = None,
 ) -> TrainedParams:
     """Train a job with one worker in this thread, and return the outcome.
 
-    ``earlier`` has the updater's state and steps of earlier training, which count. Without ``shuffle`` training reads
-    records in order.
+    ``earlier`` has the updater's state and steps of earlier training, which count.
     """
     started = time.perf_counter()
     cancellation = Cancellation(options.cancelled)
@@ -110,10 +103,10 @@ def continue_locally(
             with planning(checked.job):
                 fit: FitToMemory = lookup("hook", "fit_to_memory")
             checked = fit(checked, memory_limit())
-        job, opened = checked.job, open_local_job(checked, shuffle)
+        job, opened = checked.job, open_local_job(checked)
         epochs = opened.readers[Phase.kTrain].epochs if job.epochs else None
         all_extensions, begin = begin_run(job, opened.nets, epochs, options)
-        device = training_device(job, opened.nets[Phase.kTrain])
+        device = None if job.blocks else training_device(job, opened.nets[Phase.kTrain])
         updater = None
         if earlier[1]:
             conf = job.updater.replace(earlier_steps=0)  # the updater counts them itself
@@ -122,4 +115,5 @@ def continue_locally(
         engine = LocalEngine(job, opened, begin, updater, max_threads, device)
         begin.release()  # the engine has copies
         observer.begin(begin.step)  # moves files of an earlier run, so what can be refused has been
-        return run_to_end(engine, begin, observer, all_extensions, options, TOPOLOGY, cancellation, started)
+        topology = counted(job.blocks, "block") if job.blocks else ONE_WORKER
+        return run_to_end(engine, begin, observer, all_extensions, options, topology, cancellation, started)

@@ -179,6 +179,12 @@ def batch_bytes(stage: Stage, record: int, label: int) -> int:
     return rows * int(record * shares[0] + label * shares[1])
 
 
+def whole_batches(reader: BatchReader) -> BatchReader:
+    """Return the reader of one worker for all rows of the same batches."""
+    total = reader.parts[-1].total
+    return replace(reader, parts=(Rows(0, total, total),))
+
+
 class ReaderOfSites(Protocol):
     """The type of the hook ``site_reader``, for groups of workers at sites with their own stores."""
 

@@ -77,7 +77,7 @@ class CheckedJob:
         count = job.micro_batches if phase is Phase.kTrain else 1
         size = micro_batch_size(first, infos[first.name].batchsize, count)
         infos = {name: replace(info, batchsize=size, micro_batches=count) for name, info in infos.items()}
-        parts = _cut(first, size, workers, count, job.neuralnet.allows_few_rows)
+        parts = _cut(first, size, workers, count, job.neuralnet.allows_few_rows, "blocks" if job.blocks else "workers")
         steps = job.train_steps if phase is Phase.kTrain and not job.experience else 0
         reader = BatchReader(stores, infos, sampler, parts, groups, count, augmentations, offset, steps)
         if phase is Phase.kTrain and any(layer.store_conf and layer.store_conf.site_path for layer in layers):
@@ -202,7 +202,9 @@ def _check_equal(first: LayerConf, other: LayerConf, what: str, first_number: in
         )
 
 
-def _cut(layer: LayerConf, batchsize: int, workers: int, micro_batches: int, few_rows: bool) -> tuple[Rows, ...]:
+def _cut(
+    layer: LayerConf, batchsize: int, workers: int, micro_batches: int, few_rows: bool, noun: str
+) -> tuple[Rows, ...]:
     """Divide a batch among workers: return the rows of each.
 
     They are cut evenly, or by SINGA's repeated ``batchsize``, one per worker. With ``few_rows`` a worker may have none.
@@ -214,7 +216,7 @@ def _cut(layer: LayerConf, batchsize: int, workers: int, micro_batches: int, few
             fewer = "" if micro_batches == 1 else ", fewer micro_batches"
             raise where.error(
                 f"layer {layer.name!r}: a {'batch' if micro_batches == 1 else 'micro-batch'} of {batchsize} cannot be "
-                f"cut over {workers} workers; use at most {batchsize} workers{fewer} or a larger batchsize",
+                f"cut over {workers} {noun}; use at most {batchsize} {noun}{fewer} or a larger batchsize",
                 "batchsize",
             )
         return tuple(cut_evenly(batchsize, workers))

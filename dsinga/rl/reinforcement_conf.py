@@ -104,8 +104,9 @@ class ReinforcementConf(Component):
                     f"{name} has no effect on a job with reinforcement {{ }}: {instead}; leave it out", name
                 )
         check_agents_updater(job.updater)
-        if job.micro_batches > 1:
-            raise job.error("an agent learns from batches as a whole: leave micro_batches out", "micro_batches")
+        for name, default in (("micro_batches", 1), ("blocks", 0)):
+            if getattr(job, name) > default:
+                raise job.error(f"an agent learns from batches as a whole: leave {name} out", name)
         if self.stop_return is not None and not (job.test_freq and self.evaluation_episodes):
             raise self.error(
                 "stop_return is compared with the mean return of evaluations: give evaluate_every (in a job test_freq) "

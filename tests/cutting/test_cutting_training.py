@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from dsinga.cutting.bridges import BridgeDst
 from dsinga.cutting.partitioned import PartitionedNet
 from dsinga.cutting.partitioning import partition
-from dsinga.cutting.thread_group import Deadlock
+from dsinga.cutting.thread_group import Deadlock, run_in_threads
 from dsinga.job import LayerType, Phase, load
 from dsinga.layers import RecordInfo
-from dsinga.layers.interface.context import Rows
+from dsinga.layers.interface.context import Context, Rows
 from dsinga.layers.metrics.composed_metrics import metric_values
 from dsinga.net import NeuralNet, create_net
 from tests.support.installed import is_installed
@@ -27,6 +27,7 @@ from tests.support.partitioned_run import (
     forward_partitioned,
     forward_whole,
     initial,
+    kernels,
     run_partitioned,
     run_whole,
 )
@@ -133,6 +134,35 @@ def test_a_deadlock_of_workers_is_detected():
     cut = partition(net, 2)
     turned = replace(cut, locals=tuple(receiving_first(local) for local in cut.locals))
     refused(lambda: both(net, turned, steps=1), "worker 0 waits for", "worker 1 waits", error=Deadlock)
+
+
+@pytest.mark.parametrize("at_once", [1, 2, 3])
+def test_workers_take_turns(at_once):
+    cut, order, computing, most = partition(net_of("convnet", "rows", 3), 3), [], [], []
+
+    def compute(worker: int, ctx: Context) -> float:
+        for turn in range(3):
+            computing.append(worker)
+            most.append(len(computing))
+            order.append((turn, worker))
+            computing.remove(worker)
+            ctx.peers.take_turns()
+        return float(ctx.all_reduce("sum", np.float32(worker)))
+
+    assert run_in_threads(cut, kernels({}), compute, at_once=at_once) == [3.0, 3.0, 3.0]
+    assert max(most) <= at_once
+    if at_once == 1:
+        assert order == sorted(order)
+
+
+def test_a_worker_that_fails_ends_the_others():
+    def compute(worker: int, ctx: Context) -> None:
+        if worker == 1:
+            raise ValueError("no luck")
+        ctx.all_reduce("sum", np.float32(worker))
+
+    cut = partition(net_of("convnet", "rows", 3), 3)
+    refused(lambda: run_in_threads(cut, kernels({}), compute, at_once=1), "no luck", error=ValueError)
 
 
 def receiving_first(net: NeuralNet) -> NeuralNet:

@@ -121,6 +121,8 @@ def _net_to_price(checked: CheckedJob, count: int, memory: int, limit: int | Non
     job = checked.job
     if job.train_one_batch.alg is AlgType.kCD:
         raise job.error("a plan needs a job trained by back-propagation; kCD is always cut by rows", "train_one_batch")
+    if job.blocks:
+        raise job.error("a plan prices a part of the batch for each worker, not blocks; leave blocks out", "blocks")
     net = plan_net(checked.with_job(whole_job(job)))
     batch = net.nodes[0].layer.shape[0]
     if count < 1 or (count > batch and not has_space(net, count)):

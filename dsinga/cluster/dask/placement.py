@@ -215,9 +215,16 @@ def processes_apart(topology: Topology, workers: Workers) -> int:
 
 
 def _place_workers(topology: Topology, workers: Workers, crowded: bool) -> Groups:
-    """Return the Dask worker of each worker of a run; if ``crowded``, threads may get several workers."""
-    needed = topology.groups * topology.workers
+    """Return each worker's Dask worker; if ``crowded``, threads may get several.
+
+    Each thread of a group that shares threads gets workers in a row, as many as the others if possible.
+    """
     threads = _dealt_threads(topology, workers)
+    if topology.threads is not None:
+        shared = min(topology.threads, topology.workers, max(1, len(threads) // topology.groups))
+        places = _place_workers(topology._replace(workers=shared, threads=None), workers, crowded)
+        return tuple(tuple(group[k * shared // topology.workers] for k in range(topology.workers)) for group in places)
+    needed = topology.groups * topology.workers
     sites = sites_of(topology)
     if sites is not None:
         named = [Thread(address, host(address), worker_names(address, workers[address])) for address in threads]

@@ -139,6 +139,8 @@ def open_in_memory(checked: CheckedJob, topology: Topology, client: Client) -> O
 def place_workers(topology: Topology, opened: OpenedJob, claim: Claim, max_threads: int | None) -> Placement:
     """Place a job on the claimed Dask workers, with each worker's kernel threads."""
     threads = usable_threads(opened.nets[Phase.kTrain], topology.workers)
+    if topology.threads is not None:  # their number must not depend on the machines: results may depend on it
+        threads = 1
     return place(topology, claim.workers).with_threads(threads, max_threads)
 
 

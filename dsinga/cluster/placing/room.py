@@ -38,7 +38,7 @@ def wanted_processes(job: Job) -> float:
     """
     conf = job.cluster
     if conf is None:
-        return math.inf
+        return job.blocks or math.inf
     servers = -(-conf.nserver_groups * conf.nservers_per_group // conf.nservers_per_procs)
     workers = -(-conf.nworker_groups * conf.nworkers_per_group // conf.nworkers_per_procs)
     return workers + (servers if conf.server_worker_separate else 0)

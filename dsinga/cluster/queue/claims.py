@@ -51,8 +51,8 @@ class Request(NamedTuple):
 
     @property
     def threads(self) -> int:
-        """The number of threads that the run needs, one for each worker."""
-        return self.topology.groups * self.topology.workers
+        """The most threads that all groups use."""
+        return self.topology.groups * (self.topology.threads or self.topology.workers)
 
     def message(self, client: Client, workers: Workers) -> dict[str, Any]:
         """Return the request as a dict of plain values, to send to the scheduler."""
@@ -62,6 +62,7 @@ class Request(NamedTuple):
             "client": client.id,
             "user": user_name(),
             "threads": self.threads,
+            "least": self.threads if self.topology.threads is None else self.topology.groups,
             "threads_per_process": self.topology.workers_per_process,
             "server_processes": processes_apart(self.topology, workers),
             "resources": dict(self.selection.resources),
@@ -85,7 +86,8 @@ class Claim:
     def keep(self, placement: Placement) -> None:
         """Give back all threads that a placement does not use."""
         used = Counter(address for group in placement.workers for address in group)
-        granted = {address: used[address] or self.workers[address]["nthreads"] for address in placement.addresses}
+        held = {address: self.workers[address]["nthreads"] for address in placement.addresses}
+        granted = {address: min(used[address], count) or count for address, count in held.items()}
         self.workers = {a: {**info, "nthreads": granted[a]} for a, info in self.workers.items() if a in granted}
         ask_scheduler(self._client, "dsinga_keep", run=self._run, granted=granted)
 

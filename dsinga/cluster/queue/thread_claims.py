@@ -7,7 +7,8 @@ request has these keys:
 - "job"
 - "client": the Dask client's id
 - "user"
-- "threads": one a worker
+- "threads": the most that it uses, one a worker
+- "least": the fewest threads to begin with; by default all
 - "threads_per_process": so many workers fill a Dask worker before the next one gets some
 - "server_processes": the number of whole Dask workers for separate servers
 - "resources": Dask's resources of each worker, by name
@@ -87,7 +88,7 @@ def assign(
         for address, number in order.items()
         for thread in range(free[address])
     ]
-    if len(threads) < request["threads"]:
+    if len(threads) < request.get("least", request["threads"]):
         return None
     addresses = [address for _, _, address in sorted(threads)]
     if sites := request.get("sites"):

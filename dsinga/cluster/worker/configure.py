@@ -60,7 +60,8 @@ def configure(
         updater = create_updater(job.updater.replace(ema_conf=average.replace(every=NEVER)))
     parts = shared_parts(nets)
     check_whole(updater, parts, nets[Phase.kTrain].whole)
-    needs_whole = updater.needs_whole_params or outer_needs_whole_params(topology)
+    has_any_servers = topology.threads is not None and bool(job.updater.clip_global_norm)
+    needs_whole = updater.needs_whole_params or outer_needs_whole_params(topology) or has_any_servers
     sizes = {name: math.prod(part.shape) for name, part in parts.items() if served and not part.gathered}
     widths = row_widths(opened.nets[Phase.kTrain], parts, updater)
     preferred = find_preferred_servers({name: parts[name] for name in sizes})

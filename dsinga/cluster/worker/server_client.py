@@ -196,5 +196,5 @@ def gradient_memory(
             if size > buffers.LARGEST:
                 memory.setdefault(size, []).append(np.empty(size, np.uint8))
     elif not config.updater.conf.clip_global_norm and config.topology.workers == config.topology.groups == 1:
-        memory = buffers.one_base(4 * prod(shapes[name]) for name in params)
+        memory = buffers.few_bases(4 * prod(shapes[name]) for name in params)
     return memory  # with clip_global_norm all gradients wait for the last one

@@ -78,6 +78,7 @@ class Trainable(Predictable):
         precision: str | None = None,
         gpu: Sequence[int] | None = None,
         micro_batches: int | None = None,
+        blocks: int | None = None,
         **job_fields: Unpack[JobFields],
     ) -> Job:
         """Return the model as a job, with the fields of a job file.
@@ -100,6 +101,7 @@ class Trainable(Predictable):
             precision: as for :meth:`fit`.
             gpu: as for :meth:`fit`.
             micro_batches: as for :meth:`fit`.
+            blocks: as for :meth:`fit`.
             job_fields: further fields of the job: docs/reference/job-fields.md.
 
         Raises:
@@ -115,7 +117,7 @@ class Trainable(Predictable):
         """
         settings = _job_settings(
             Trainable.job, job_fields, checkpoint_freq=checkpoint_freq, precision=precision, gpu=gpu,
-            micro_batches=micro_batches, seed=seed, cluster=cluster, name=name,
+            micro_batches=micro_batches, blocks=blocks, seed=seed, cluster=cluster, name=name,
         )  # fmt: skip
         data = {"train": (x, y, sample_weight), "val": split_data(validation_data), "test": split_data(test_data)}
         phases = {phase: labelled(self, of_phase) for phase, of_phase in data.items()}
@@ -151,6 +153,7 @@ class Trainable(Predictable):
         precision: str | None = None,
         gpu: Sequence[int] | None = None,
         micro_batches: int | None = None,
+        blocks: int | None = None,
         **job_fields: Unpack[FitFields],
     ) -> History:
         """Train the model and return the history, which has a row for each epoch.
@@ -188,6 +191,7 @@ class Trainable(Predictable):
             precision: "bf16" to multiply in bfloat16, "tf32" in TF32 on GPUs; by default "float32".
             gpu: numbers of the GPUs to compute on, such as [0, 1].
             micro_batches: number of parts of a batch; one is in memory at a time.
+            blocks: number of parts of a batch that workers share; any number of workers then gives the same bits.
             job_fields: further fields of the job, such as ``skip_bad_batches``: docs/reference/job-fields.md.
 
         Raises:
@@ -212,7 +216,7 @@ class Trainable(Predictable):
         check_bool("shuffle", shuffle)
         settings = _job_settings(
             Trainable.fit, job_fields, checkpoint_freq=checkpoint_freq, precision=precision, gpu=gpu,
-            micro_batches=micro_batches,
+            micro_batches=micro_batches, blocks=blocks,
         )  # fmt: skip
         data, rows = read_iterable((x, y, sample_weight), steps_per_epoch, batch_size, seed, ALL_IN_AN_EPOCH)
         batch_size = rows or size_of_batches(x) if batch_size is None else batch_size

@@ -55,6 +55,10 @@ PLACES: list[tuple[Topology, tuple[int, ...], list[list[int]], list[list[int]]]]
     (SANDBLASTER, (1, 1, 1, 1), [[0, 1]], [[2, 3]]),
     (SANDBLASTER._replace(servers_per_process=2), (1, 1, 1), [[0, 1]], [[2, 2]]),
     (Topology(1, 1, groups=2, server_groups=2, separate=True), (2, 1, 1), [[0], [0]], [[1], [2]]),
+    (Topology(5, 1, threads=3), (1, 1, 1, 1), [[0, 0, 1, 1, 2]], [[0]]),
+    (Topology(5, 1, threads=3), (1, 1), [[0, 0, 0, 1, 1]], [[0]]),
+    (Topology(5, 1, threads=3), (2,), [[0, 0, 0, 0, 0]], [[0]]),
+    (Topology(5, 1, groups=2, threads=8), (2, 1, 1), [[0, 0, 0, 1, 1], [2, 2, 2, 0, 0]], [[0]]),
 ]
 
 

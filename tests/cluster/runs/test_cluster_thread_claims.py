@@ -59,6 +59,14 @@ GRANTED: dict[str, tuple[dict[str, Any], dict[str, dict[str, Any]], dict[str, di
 }  # fmt: skip
 
 
+def test_blocks_begin_on_the_threads_at_hand_and_take_more() -> None:
+    claims = queue_of(cluster(1), request("a", 3, least=1), request("b", 1, least=1))
+    assert granted(claims) == {"a": {"w0": 1}, "b": {}}
+    claims.set_workers(cluster(1, 4))
+    claims.replace("a", [])
+    assert granted(claims)["a"] == {"w0": 1, "w1": 2}
+
+
 @pytest.mark.parametrize("name", GRANTED)
 def test_threads_are_granted(name: str) -> None:
     workers, requests, expected = GRANTED[name]

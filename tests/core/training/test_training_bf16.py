@@ -11,7 +11,7 @@ from dsinga.base.errors import UserError
 from dsinga.cutting import thread_group
 from dsinga.cutting.partitioned import PartitionedNet
 from dsinga.cutting.partitioning import partition
-from dsinga.cutting.thread_group import _ThreadPeers
+from dsinga.cutting.thread_group import ThreadPeers
 from dsinga.job import Phase, loads
 from dsinga.layers.bridge import BridgeEnd
 from dsinga.layers.dense.activation import ReLU
@@ -66,12 +66,12 @@ def sends(cut: PartitionedNet, monkeypatch: pytest.MonkeyPatch) -> tuple[Run, Co
     """Train a step in bfloat16; return also the bytes of each dtype that bridges send, by the direction."""
     sent = Counter[tuple[str, str]]()
 
-    class CountingPeers(_ThreadPeers):
+    class CountingPeers(ThreadPeers):
         def send(self, location, key, array):
             sent["back" if key.endswith("/gradient") else "there", array.dtype.name] += array.nbytes
             super().send(location, key, array)
 
-    monkeypatch.setattr(thread_group, "_ThreadPeers", CountingPeers)
+    monkeypatch.setattr(thread_group, "ThreadPeers", CountingPeers)
     net = cut.whole
     return run_partitioned(cut, initial(net, np.float32), batches_of(net, 1, 4, np.float32), ops=bf16_ops()), sent
 

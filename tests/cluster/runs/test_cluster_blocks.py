@@ -1,0 +1,148 @@
+"""Blocks: the same bits on any number of workers, in every face, after a resume and a loss."""
+
+import json
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from distributed import Client, LocalCluster
+
+import dsinga
+from dsinga import nn
+from dsinga.cluster import connect
+from dsinga.estimators import Classifier
+from dsinga.job import loads
+from dsinga.nn import LocalNet
+from tests.support.block_nets import BATCH, NETS, bits, fitted
+from tests.support.refusals import refused_with
+from tests.support.small_job import assert_same
+
+TIMES = "time", "samples_per_second"
+
+
+@pytest.fixture(scope="module")
+def client() -> Iterator[Client]:
+    """Three Dask workers of this process, one with two threads."""
+    with LocalCluster(n_workers=3, threads_per_worker=1, processes=False, dashboard_address=None) as cluster:
+        with Client(cluster, set_as_default=False) as client:
+            yield client
+
+
+@pytest.mark.parametrize("name", NETS)
+def test_any_number_of_workers_gives_the_same_bits(name, client):
+    alone = fitted(name, blocks=5)
+    assert bits(fitted(name, blocks=5, client=client)) == bits(alone)
+    assert bits(fitted(name, blocks=5, client=client, workers=2)) == bits(alone)
+    whole = fitted(name)  # the batch, up to rounding
+    for param, array in alone.params.items():
+        np.testing.assert_allclose(array, whole.params[param], atol=1e-3)
+
+
+OPTIONS = {"precision": "kBF16"}, {"skip_bad_batches": True}, {"cluster": nn.Cluster(servers=2)}
+
+
+@pytest.mark.parametrize("options", OPTIONS, ids=str)
+@pytest.mark.parametrize("name", ["convnet", "resnet"])
+def test_options_keep_the_bits(name, options, client):
+    alone = fitted(name, blocks=4, **options | {"cluster": None})
+    assert bits(fitted(name, blocks=4, workers=3, client=client, **options)) == bits(alone)
+
+
+def test_task_graphs_and_sites_have_blocks(client):
+    model, data, _ = NETS["convnet"]()
+    fields = {"batch_size": BATCH, "train_steps": 4, "blocks": 2, "seed": 1}
+    model.compile(nn.Adam(0.01), "sparse_categorical_crossentropy")
+    alone = dsinga.train(model.job(*data, **fields), progress=False)
+    graphs = dsinga.train(model.job(*data, **fields), client, grain="graph", progress=False)
+    assert_same(graphs.params, alone.params)
+    job = model.job(*data, **fields, cluster=nn.Cluster(sites=2, sync_freq=2))
+    with connect(workers=4) as four, connect(workers=2) as two:
+        assert_same(*(dsinga.train(job, each, progress=False).params for each in (four, two)))
+
+
+def rows_of(workspace: Path) -> list[dict[str, Any]]:
+    rows = [json.loads(line) for line in (workspace / "metrics.jsonl").read_text().splitlines()]
+    return [{key: value for key, value in row.items() if key not in TIMES} for row in rows]
+
+
+def test_a_run_goes_on_with_another_number_of_workers(client, tmp_path):
+    options = {"blocks": 4, "epochs": None, "validation_data": None, "disp_freq": 1}
+    unbroken = fitted("resnet", train_steps=6, workspace=tmp_path / "unbroken", **options)
+    fitted("resnet", train_steps=3, workspace=tmp_path / "run", **options)
+    resumed = fitted("resnet", train_steps=6, workspace=tmp_path / "run", resume=True, client=client, **options)
+    assert bits(resumed)[:2] == bits(unbroken)[:2]
+    assert rows_of(tmp_path / "run") == rows_of(tmp_path / "unbroken")
+    options |= {"train_steps": 9, "workspace": tmp_path / "run", "resume": True, "blocks": 2}
+    refused_with(lambda: fitted("resnet", **options), "blocks: 4", "resume with")
+
+
+def test_a_job_file_and_an_estimator_have_blocks(client):
+    random = np.random.default_rng(0)
+    x, y = random.normal(size=(60, 5)).astype(np.float32), random.integers(3, size=60)
+    here, there = (Classifier(blocks=4, random_state=0, epochs=3).fit(x, y, client=each) for each in (None, client))
+    assert_same(here.params_, there.params_)
+    model = nn.Sequential([nn.Input((5,)), nn.Dense(3)])
+    model.compile("adam", "sparse_categorical_crossentropy")
+    text = dsinga.job.to_text(model.job(batch_size=20, train_steps=4, blocks=4))
+    assert "blocks: 4" in text
+    results = [dsinga.train(loads(text), each, data=(x, y), progress=False) for each in (None, client)]
+    assert_same(*(result.params for result in results))
+
+
+def test_an_own_loop_has_the_bits_of_fit():
+    model, (x, y), _ = NETS["convnet"]()
+    model.compile(nn.Adam(0.01), "sparse_categorical_crossentropy")
+    job = model.job(x, y, batch_size=BATCH, train_steps=3, blocks=4, seed=1)
+    net = LocalNet(job, x, y)
+    params, updater = net.initial_params(), net.updater()
+    for step in range(3):
+        rows = slice(step * BATCH, (step + 1) * BATCH)
+        updater.step(params, net.backward(params, x[rows], y[rows], step=step).gradients)
+    model.fit(x, y, batch_size=BATCH, train_steps=3, blocks=4, seed=1, shuffle=False, progress=False)
+    assert_same(params, model.params)
+
+
+def test_find_learning_rate_and_search_have_blocks(client):
+    job = NETS["mlp"]()[0].job(*NETS["mlp"]()[1], batch_size=BATCH, blocks=4, train_steps=4)
+    found = [dsinga.find_learning_rate(job, client=each, steps=10, progress=False) for each in (None, client)]
+    assert found[0].losses == found[1].losses
+
+
+REFUSED = {
+    "more workers than blocks": ({"blocks": 2, "workers": 3}, "3 workers cannot share 2 blocks"),
+    "micro-batches, too": ({"blocks": 2, "micro_batches": 2}, "leave one of them out"),
+    "more blocks than rows": ({"blocks": 17}, "at most 16 blocks"),
+    "a negative number": ({"blocks": -1}, "blocks"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_blocks_that_do_not_fit_are_refused(case):
+    options, text = REFUSED[case]
+    refused_with(lambda: fitted("mlp", **options), "blocks", text)
+
+
+@pytest.mark.process
+@pytest.mark.slow
+def test_lost_and_new_processes_keep_the_bits():
+    options = {"blocks": 5, "epochs": None, "train_steps": 400, "validation_data": None, "disp_freq": 50}
+    alone, steps = fitted("resnet", **options), []
+    with LocalCluster(n_workers=3, threads_per_worker=1, processes=True, dashboard_address=None) as cluster:
+        with Client(cluster, set_as_default=False) as client:
+            pids = client.run(os.getpid)
+
+            def disturb(step: int, _: Any) -> None:
+                steps.append(step)
+                if step == 50:
+                    os.kill(next(iter(pids.values())), signal.SIGKILL)
+                if step == 200:
+                    cluster.scale(5)
+
+            disturbed = fitted("resnet", callbacks=[disturb], client=client, **options)
+    assert {50, 200, 400} <= {*steps}
+    assert any(row["phase"] == "recovery" for row in disturbed.result.history)
+    assert bits(disturbed)[:2] == bits(alone)[:2]
