@@ -65,8 +65,8 @@ class UnreadMetrics:
             if shape := getattr(array, "shape", ()):
                 what = ("sum", "count")[index]
                 return UserError(
-                    f"layer {self.reports[k][0]!r}: the {what} of its metric {name!r} is an array of the shape {shape}; "
-                    f"return one number, as in metrics={{{name!r}: (values.sum(), len(values))}}"
+                    f"layer {self.reports[k][0]!r}: the {what} of its metric {name!r} is an array of the shape "
+                    f"{shape}; return one number, as in metrics={{{name!r}: (values.sum(), len(values))}}"
                 )
         return None
 
