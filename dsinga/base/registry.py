@@ -56,7 +56,6 @@ PACKAGE = f"{Path(__file__).parents[1]}{os.sep}"
 _entries: dict[str, dict[str, Any]] = {kind: {} for kind in KINDS}  # those that are imported
 _numbers: dict[str, dict[str, int]] = {kind: {} for kind in KINDS}
 _files: dict[str, dict[str, str]] = {kind: {} for kind in KINDS}  # in which each name is registered
-_reserved: dict[str, frozenset[str]] = {}
 _version = 0
 
 
@@ -66,8 +65,8 @@ def register(kind: str, /, *names: str, **numbers: int) -> Callable[[T], T]:
     ``numbers`` are further names, each with a number that a job may use instead: ``kReLU=211``.
 
     A file or notebook may register a name again. A user's component replaces a built-in one of that name. Raises
-    UserError if two user files register one name, two names have one number, a ``Conf`` is no subclass of
-    :class:`dsinga.job.Settings`, or ``nn`` is imported and has another function of a layer's name.
+    UserError if two user files register one name, two names have one number, or a ``Conf`` is no subclass of
+    :class:`dsinga.job.Settings`.
     """
     if kind not in _entries:
         raise UserError(f"{kind!r} is not a kind of registry; choose one of {', '.join(KINDS)}")
@@ -81,11 +80,6 @@ def register(kind: str, /, *names: str, **numbers: int) -> Callable[[T], T]:
         if isinstance(conf, type) and not hasattr(conf, "all_faults"):
             raise UserError(f"{kind} {(*names, *numbers)[0]!r}: write class Conf(dsinga.job.Settings)")
         for name in (*names, *numbers):
-            if name in _reserved.get(kind, ()) and not file.startswith(PACKAGE):
-                raise UserError(
-                    f"nn.{name} is another function and would hide the {kind} {name!r}; register it under another "
-                    f'name, as in @dsinga.register("{kind}", "My{name}")'
-                )
             before = _files[kind].get(name, file)
             if not (before == file or before.startswith(PACKAGE) or file.startswith(PACKAGE)):
                 raise UserError(f"two {kind}s are called {name!r}, in {before} and in {file}; give one another name")
@@ -102,11 +96,6 @@ def register(kind: str, /, *names: str, **numbers: int) -> Callable[[T], T]:
         return entry
 
     return decorate
-
-
-def reserve(kind: str, names: Iterable[str]) -> None:
-    """Refuse these names for users' components of a kind from now on: ``nn`` has other functions of these names."""
-    _reserved[kind] = frozenset(names)
 
 
 def implements(protocol: type[T]) -> Callable[[T], T]:

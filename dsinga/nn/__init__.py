@@ -240,9 +240,6 @@ __all__ = [
 _DERIVED = ("layer_functions", "optimizer_functions", "schedule_functions", "source_functions", "added_words")
 
 if not TYPE_CHECKING:
-    from dsinga.base.registry import reserve as _reserve
-
-    _reserve("layer", __all__)
 
     def _other_name(name):
         """Find ``nn.NAME`` for functions of add-ons and Keras modules; suggest a name if there is none."""

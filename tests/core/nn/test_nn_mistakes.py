@@ -78,7 +78,6 @@ MISTAKES = {
     "no file": (lambda: nn.load_model("nowhere"), "nowhere was not found", r"model.save\(folder\)"),
     "inputs of two shapes": (lambda: nn.Add()([nn.Input(3), nn.Input(4)]), "'data', 1 x 3, with 'data_1', 1 x 4"),
     "an Adam of PyTorch": (lambda: nn.Adam(max_norm=1.0), "max_norm.* clip_norm"),
-    "a layer called L1": (lambda: dsinga.register("layer", "L1")(object), "nn.L1", "'L1'; .*MyL1"),
     "images of vectors": (lambda: nn.MaxPooling2D(2)(nn.Input(20)), r"nn.Input\(\(channels"),
 }
 
