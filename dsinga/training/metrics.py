@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from dsinga.base.errors import UserError
 from dsinga.layers.interface.context import Context
 from dsinga.layers.metrics.metric_state import MetricState
 from dsinga.net import NeuralNet
@@ -30,9 +31,17 @@ def add_metrics(parts: Iterable[Metrics]) -> Metrics:
 
 
 def read_metrics(reports: Iterable[tuple[str, Mapping[str, tuple[float, float]]]], ops: Ops) -> Reports:
-    """Turn metrics of layers into Python numbers; copy all numbers on a device at once."""
+    """Turn metrics of layers into Python numbers; copy all numbers on a device at once.
+
+    Raises UserError for an array of several numbers.
+    """
     unread = UnreadMetrics(reports)
-    return unread.with_numbers(ops.read(unread.arrays)) if unread.arrays else unread.reports
+    if not unread.arrays:
+        return unread.reports
+    try:
+        return unread.with_numbers(ops.read(unread.arrays))
+    except TypeError as error:
+        raise unread.fault or error from None
 
 
 class UnreadMetrics:
@@ -48,6 +57,18 @@ class UnreadMetrics:
             if type(metric[index]) not in (int, float) and not isinstance(metric[index], MetricState)
         ]
         self.arrays = [self.reports[k][1][name][index] for k, name, index in self._places]
+
+    @property
+    def fault(self) -> UserError | None:
+        """The error that names the first metric whose sum or count is an array of several numbers."""
+        for (k, name, index), array in zip(self._places, self.arrays, strict=True):
+            if shape := getattr(array, "shape", ()):
+                what = ("sum", "count")[index]
+                return UserError(
+                    f"layer {self.reports[k][0]!r}: the {what} of its metric {name!r} is an array of the shape "
+                    f"{shape}; return one number, as in metrics={{{name!r}: (values.sum(), len(values))}}"
+                )
+        return None
 
     def with_numbers(self, numbers: Sequence[float]) -> Reports:
         """Return the metrics of each layer, with ``numbers`` copied from the device."""

@@ -152,8 +152,7 @@ class Lighting(Augmentation):
 
     def __init__(self, conf: Any, facts: RecordFacts):
         super().__init__(conf, facts)
-        if facts.shape[0] != 3:
-            raise self.fail(f"takes images of 3 channels, not of {facts.shape[0]}; leave it out")
+        check_channels(self, 3)
         self.dtype = np.dtype(np.float32)
 
     def augment(self, records: np.ndarray, uniform: np.ndarray) -> np.ndarray:
@@ -169,11 +168,16 @@ def normal(uniform: np.ndarray) -> np.ndarray:
     return np.concatenate([radius * np.cos(angle), radius * np.sin(angle)], axis=1)
 
 
-def check_channels(augmentation: Augmentation) -> None:
-    """Raise JobError unless images have 1 or 3 channels."""
-    channels = augmentation.facts.shape[0]
-    if channels not in (1, 3):
-        raise augmentation.fail(f"takes images of 1 or 3 channels, not of {channels}; leave it out")
+def check_channels(augmentation: Augmentation, *counts: int) -> None:
+    """Raise JobError unless images have one of these numbers of channels, by default 1 or 3."""
+    shape, counts = augmentation.facts.shape, counts or (1, 3)
+    if shape[0] in counts:
+        return
+    remedy = "leave it out"
+    if shape[-1] in counts:
+        remedy = f'if the channels are last, begin with nn.Input({shape}, data_format="channels_last", augment=...)'
+    takes = " or ".join(map(str, counts))
+    raise augmentation.fail(f"takes images of {takes} channels, not of {shape[0]}; {remedy}")
 
 
 BINS = 31  # of magnitudes

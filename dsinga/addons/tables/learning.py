@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -29,6 +30,8 @@ SHARE_OF_KNOWN, MOST_NEEDED = 400, 100  # a category is known from one record in
 MOST_CLASSES = 10_000
 MOST_KEPT = 600_000  # quantiles and categories of all columns, which a job has room for
 LONGEST_TEXT = 1000  # characters of a category, which a job has room for, escapes included
+ISO_DATE = re.compile(r"\d{4}-\d\d-\d\d(?!\d)")
+MOST_DATES = 0.9  # share of different texts from which on a column is said to have dates
 TINY = 1e-200  # smaller numbers count as 0, so that no scale is infinite
 
 DateParts = Sequence[str] | Mapping[str, Sequence[str]]
@@ -134,6 +137,9 @@ class ColumnLearner:
 
     def _describe_category(self, name: str, column: ColumnSummary) -> Iterator[TableColumnConf]:
         counts = column.sampled_counts if column.counts is None else column.counts
+        if column.has_texts and sum(map(bool, map(ISO_DATE.match, counts))) > MOST_DATES * len(counts):
+            warning = "column %r has texts that are dates, such as %r; make dates of them by pandas.to_datetime"
+            logger.warning(warning, name, next(filter(ISO_DATE.match, counts)))
         if max(counts.values(), default=0) < 2 and not column.missing:
             self.left_out["another text in each record"].append(name)
             return

@@ -132,10 +132,10 @@ def read_end(path: str) -> tuple[Stamp, bytes]:
             tail = file.read(TAIL_BYTES)
             needed = int.from_bytes(tail[-8:-4], "little") + 8
             if tail[-4:] != b"PAR1" or needed > min(size, MOST_TAIL_BYTES):
-                raise UserError(
-                    f"{redact(path)} is no complete file of parquet; write it again, take it away, or give the data "
-                    "frame that pandas reads of it"
-                )
+                remedy = "write it again, take it away, or give the data frame that pandas reads of it"
+                if path.partition("?")[0].lower().endswith((".csv", ".csv.gz", ".tsv", ".txt")):
+                    remedy = "read a CSV by pandas.read_csv, and give the data frame"
+                raise UserError(f"{redact(path)} is no complete file of parquet; {remedy}")
             if needed > len(tail):
                 file.seek(size - needed)
                 tail = file.read(needed)

@@ -61,8 +61,8 @@ class Layer(ConfiguredLayer, ABC):
     - *Arrays* are float32, and read-only if a layer gets them. A gradient has the shape and dtype of its array.
     - *GPUs.* Call functions of ``ctx.ops.xp`` in place of numpy's on features, params and gradients. Labels and codes
       are in host memory; ``ctx.ops.asarray`` copies them to the device.
-    - *Losses* set ``is_loss = True`` and report ``metrics={"loss": (sum, count)}``; the sum may be an array with one
-      number. Divide the gradient by ``ctx.rows.total``, the rows of the whole batch, not by the rows that you get.
+    - *Losses* set ``is_loss = True`` and report ``metrics={"loss": (sum, count)}``; the sum may be a 0-d
+      array. Divide the gradient by ``ctx.rows.total``, the rows of the whole batch, not by the rows that you get.
     - *Metrics* that are no mean report parts that add up, such as ``"rmse:squares": (sum, count)``, for a function
       registered as ``composed_metric`` (:mod:`dsinga.layers.metrics.composed_metrics`).
     - *Input layers* set ``is_input = True`` and ``source_count = 0``, read a :class:`Records`, and return

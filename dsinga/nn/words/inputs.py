@@ -19,7 +19,7 @@ from dsinga.layers import RecordInfo
 from dsinga.nn.words.augment import augmentation_functions
 from dsinga.nn.words.derived import Derived, called_by_name, derived_function, settings_field
 from dsinga.nn.words.keras_arguments import check_names, without_defaults
-from dsinga.nn.words.windows import require
+from dsinga.nn.words.windows import refuse_records_channels_last, require
 from dsinga.nn.writing.feature import Feature
 from dsinga.nn.writing.symbol import LayerArguments, LayerBuilder, Symbol, layer
 from dsinga.nn.writing.writer import LayerWriter, Write, make_conf
@@ -151,6 +151,8 @@ def _input(
                 f"have the shape {data}; leave data_format out, or give x.transpose(0, 2, 3, 1)"
             )
         if record is not None:
+            if (store or {}).get("augment") and not (is_last or format_given):
+                refuse_records_channels_last(writer, writer.name, record)
             record = augmented_info(conf, RecordInfo(record, 1, has_labels=False), np.uint8, 0, Phase.kTest)[0].shape
         if is_last and record is not None:
             if len(record) not in (3, 4):

@@ -107,6 +107,8 @@ def loss_kind(loss: Any) -> str:
         raise UserError(f"the loss {loss.__name__} is a class; call it: {loss.__name__}()")
     if callable(loss):
         return "FunctionLoss"
+    if isinstance(loss, str) and is_loss(loss) and loss not in LOSS_NAMES:
+        raise UserError(f"there is no loss {loss!r}; for the layer of that name write nn.{function_name(loss)}()")
     raise unknown_name("loss", loss, losses_by_name(), LOSS_NAMES)
 
 

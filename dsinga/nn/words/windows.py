@@ -33,14 +33,18 @@ def require(writer: LayerWriter, axes: int = 2) -> tuple[int, ...]:
 def refuse_channels_last(writer: LayerWriter) -> None:
     """Raise ChannelsLast if records look like images (H, W, C) or volumes (D, H, W, C): square, 1, 3 or 4 channels."""
     rows = row_shape(writer.source)
-    if writer.source.records != writer.source.layer or rows is None:
-        return
+    if writer.source.records == writer.source.layer and rows is not None:
+        refuse_records_channels_last(writer, writer.source.layer, rows)
+
+
+def refuse_records_channels_last(writer: LayerWriter, source: str, rows: tuple[int, ...]) -> None:
+    """Raise ChannelsLast if ``rows``, the shape of a record of the input ``source``, looks like channels last."""
     if len(rows) in (3, 4) and len({*rows[:-1]}) == 1 and rows[0] > 4 and rows[-1] in (1, 3, 4):
         fault = ChannelsLast(
             f"layer {writer.name!r}: takes {KINDS[len(rows) - 1][0]}, but gets {batch_shape(rows)}, whose channels are "
             f'last; begin with nn.Input({rows}, data_format="channels_last")'
         )
-        fault.source = writer.source.layer
+        fault.source = source
         raise fault
 
 

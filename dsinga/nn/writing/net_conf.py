@@ -237,6 +237,13 @@ def targets(
     if builder.kind == "FunctionLoss":
         return source._replace(label_shape=label_shapes.get(source.layer))
     if not compares(builder.kind):
+        cls = layer_type(builder.kind) or Layer
+        has_labels = label_shapes.get(source.layer) is not None
+        if cls.runs_user_code and cls.labels.source is None and has_labels:
+            raise UserError(
+                f"the loss {builder.kind} reads no labels; set labels = Labels(source=1, floats=True, any_shape=True) "
+                "in its class, with Labels of dsinga.layers"
+            )
         return source
     shape = label_shapes.get(source.layer, ())
     if shape is None:

@@ -135,7 +135,7 @@ def test_lighting_adds_principal_components():
         ({"type": "kRandomCrop", "size": [30]}, (3, 16, 20), "u1", "cannot cut 30 x 30 out of images of 16 x 20"),
         ({"type": "kRandomCrop"}, (7,), "f4", "takes images .channels, height, width., but a record has 1 axes"),
         ({"type": "kColorJitter"}, (3, 8, 8), "f4", "takes records of uint8, but gets float32"),
-        ({"type": "kColorJitter"}, (4, 8, 8), "u1", "takes images of 1 or 3 channels, not of 4"),
+        ({"type": "kColorJitter"}, (8, 9, 3), "u1", "takes images of 1 or 3 channels, not of 8; .*_last"),
         ({"type": "kLighting"}, (1, 8, 8), "u1", "takes images of 3 channels, not of 1"),
     ],
 )

@@ -84,15 +84,16 @@ def test_partitions_of_other_kinds_are_refused():
 
 def test_columns_of_which_nothing_can_be_learnt_are_left_out(caplog):
     frame = FRAME.assign(year=2013, gap=np.nan, tail=[f"N{row}" for row in range(600)], zip=["1", "2", "3"] * 200)
-    frame["code"] = pandas.Categorical([1, 2, 3] * 200)
+    frame = frame.assign(code=pandas.Categorical([1, 2, 3] * 200), day=["2025-10-03", "2025-10-04 08:00"] * 300)
     with caplog.at_level(logging.WARNING, "dsinga"):
         table = dsinga.table(frame, label="late")
-    assert {column.name for column in table.definition.column} == {*FRAME, "zip", "code"} - {"late"}
+    assert {column.name for column in table.definition.column} == {*FRAME, "zip", "code", "day"} - {"late"}
     for sentence in (
         "one value in all records: year",
         "no value in all records: gap",
         "another text in each record: tail",
         "column 'zip' has texts that are numbers",
+        "column 'day' has texts that are dates, such as '2025-10-03'",
     ):
         assert sentence in caplog.text
     assert "'code'" not in caplog.text

@@ -150,7 +150,6 @@ def with_texts(name):
         (rows_of(0, 9).append_column("new", [range(9)]), r"0.parquet has no column 'new', which .*1.parquet has"),
         (with_texts("count"), r"1.parquet has texts in column 'count', but .*0.parquet has numbers"),
         (pa.table([[1], [2]], names=["a", "a"]), r"1.parquet has several columns named 'a'"),
-        (b"PAR1", r"1.parquet is no complete file of parquet"),
         (b"x" * 100, r"1.parquet is no complete file of parquet"),
         (b"x" * 100 + b"\x30\0\0\0PAR1", r"1.parquet cannot be read"),
     ],
@@ -278,3 +277,8 @@ def test_the_end_of_a_file_of_many_row_groups_is_read_once(tmp_path, monkeypatch
     assert len(frame.lengths) == (300 if part_rows == 1 else 1)
     assert read(frame) == rows_of(0, 300).to_pylist()
     assert len(ends) == 1
+
+
+def test_a_csv_is_read_by_pandas(tmp_path):
+    (tmp_path / "flats.csv").write_text("size,rent\n40,800\n")
+    refused(lambda: ParquetFrame(str(tmp_path / "flats.csv")), "flats.csv", "pandas.read_csv")

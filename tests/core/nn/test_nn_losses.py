@@ -6,6 +6,10 @@ from scipy import special
 from scipy.spatial import distance
 
 from dsinga import nn
+from dsinga.base.registry import register
+from dsinga.layers.losses.mean_loss import MeanLoss
+from tests.support.refusals import refused
+from tests.support.registries import restored_registry
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(50, 6)).astype(np.float32)
@@ -80,6 +84,14 @@ def test_without_labels_the_records_are_the_target():
     made.compile("sgd", "mse")
     found = made.evaluate(X)["loss"]
     assert found == pytest.approx(((made.predict(X) - X) ** 2).mean(), rel=1e-5)
+
+
+def test_a_users_loss_declares_its_labels():
+    with restored_registry():
+        register("layer", "Unlabelled")(type("Unlabelled", (MeanLoss,), {"source_count": 2}))
+        made = model(loss=nn.Unlabelled())
+        refused(lambda: made.evaluate(X, NUMBERS), "Unlabelled reads no labels", r"labels = Labels\(source=1")
+        assert model(nn.Dense(6), loss=nn.Unlabelled()).evaluate(X)  # of the records
 
 
 def test_an_explicit_loss_has_its_sources():

@@ -158,8 +158,9 @@ def test_a_module_of_pytorch_in_a_model_names_from_torch():
     refused(lambda: nn.Sequential([torch.nn.Linear(4, 2)]), "from_torch")
 
 
-def test_columns_of_very_different_scales_are_named_once(caplog):
-    x = X * np.array([1, 1, 1000, 1e6], np.float32)
+@pytest.mark.parametrize("scales", [[1, 1, 1000, 1e6], [1e4, 1e4, 1e4, 5e4]])
+def test_columns_of_large_or_very_different_scales_are_named_once(scales, caplog):
+    x = X * np.array(scales, np.float32)
     made = model()
     with caplog.at_level(logging.WARNING, "dsinga"):
         made.fit(x, Y, progress=False)

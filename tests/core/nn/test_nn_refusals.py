@@ -198,7 +198,7 @@ LOSSES_AND_OPTIMIZERS = {
     "nn.HingeLoss('L3')": "HingeLoss: norm: there is no HingeNorm 'L3'; these are L1, L2",
     "nn.SoftmaxLoss(scale=-1)": "SoftmaxLoss: scale must be at least 0, not -1",
     "nn.HuberLoss()(nn.Dense(5)(nn.Input(6)), nn.Input(6))": "compares 'dense', 5 numbers a row, with 'data', 6; give",
-    "model(loss='mape')": "there is no loss 'mape'; register a loss layer of your own",
+    "model(loss='SoftmaxLoss')": "there is no loss 'SoftmaxLoss'; for the layer of that name write nn.SoftmaxLoss()",
     "model(loss='binary_focal_crossentropy')": "write nn.FocalLoss(alpha=0.5, scale=2)",
     "model(loss='mse2')": "there is no loss 'mse2'; did you mean 'mse'?",
     "model(loss=dict).fit(X, Y)": "the loss dict is a class; call it: dict()",

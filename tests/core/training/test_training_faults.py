@@ -225,7 +225,7 @@ MISTAKES = [
     refusal(lambda: lookup("updater", "Xyzzy"), 'register("updater", "Xyzzy") and import', "the module"),
     refusal(lambda: algorithm(AlgConf(alg="kUserAlg", user_alg="kPB")), "'kPB'", "is registered as"),
     refusal(lambda: register("layer"), "MyName", 'in @register("layer", "'),
-    refusal(lambda: register("layer", Sound), "MyName", 'in @register("layer", "'),
+    refusal(lambda: train_once(feature(lambda x: Output(x, metrics={"a": (x[0], 1)}))), "'own'", "'a'", "(3,)", "one"),
 ]
 
 
