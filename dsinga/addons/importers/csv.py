@@ -69,8 +69,8 @@ class _Classes:
         if len(self._labels):
             count = f"more than {MOST_CLASSES}" if self._is_full else f"{len(self._labels)}"
             logger.info(
-                "the first column was read as the label: %s classes from %d to %d; if another column is the label, move "
-                "it to the front; if there is none, use --no-label or has_label: false",
+                "the first column was read as the label: %s classes from %d to %d; if another column is the label, "
+                "move it to the front; if there is none, use --no-label or has_label: false",
                 count, self._labels[0], self._labels[-1],
             )  # fmt: skip
 
