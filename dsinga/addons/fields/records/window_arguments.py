@@ -62,10 +62,10 @@ def check_no_spans(dataset: Any, settings: Mapping[str, Any]) -> None:
                 points, rest = divmod(pandas.Timedelta(value), step)
             except (ValueError, ZeroDivisionError):
                 continue
-            remedy = f"give a multiple of {step}" if rest else f"write {name}={{{dim!r}: {points}}}"
+            remedy = "give a multiple of it" if rest else f"write {name}={{{dim!r}: {points}}}"
             raise UserError(
                 f"{name} of {dim!r} is a number of points, not {value!r}; from one point of {dim!r} to the next it is "
-                f"{step}: {remedy}"
+                f"{str(step).removeprefix('0 days ')}: {remedy}"
             )
 
 
