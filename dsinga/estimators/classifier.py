@@ -33,9 +33,10 @@ def _is_missing(label: Any) -> bool:
 
 def _check_no_gaps(y: Any) -> None:
     """Raise UserError, with the record's number, if a class is missing."""
-    for number, label in enumerate(np.asarray(y, object).tolist() if np.ndim(y) == 1 else []):
-        if _is_missing(label):
-            known = "pandas.notna(y)"
+    labels = np.asarray(y, object)
+    for number, row in enumerate(labels.reshape(len(labels), -1).tolist() if labels.ndim and labels.size else []):
+        if any(map(_is_missing, row)):
+            known = "pandas.notna(y)" if labels.ndim == 1 else "pandas.notna(y).all(axis=1)"
             raise UserError(f"y has no label in record {number}; leave such records out: X[{known}], y[{known}]")
 
 

@@ -195,6 +195,11 @@ MISTAKES = [
     refusal(lambda: day_ahead()[0], "FieldWindows has no index", ".read([0])"),
     refusal(lambda: dsinga.windows("era5.nc", input_dims=WHOLE), "era5.nc was not found", "give the path or URL"),
     refusal(lambda: net(3).fit(day_ahead()), "'data_target'", "(1, 4, 6)", 'padding="same"'),
+    refusal(lambda: field_statistics(day_ahead()), "Dataset is needed, not windows", "give windows.dataset"),
+    refusal(lambda: predicted(dataset().isel(time=slice(0))), "no point of 'time'", "ds.sel(...)"),
+    refusal(
+        lambda: predicted(with_nan()), "'sst' has NaN", "without a mask of it", "mask=['sst']", "ds.fillna(ds.mean())"
+    ),
     refusal(lambda: net(1).fit(day_ahead(), validation_split=0.2), "FieldWindows", "windows.split(time=...)"),
 ]
 
@@ -206,6 +211,12 @@ def test_a_mistake_is_named_with_its_remedy(call: Any, words: Any, error: Any, r
 
 def day_ahead() -> Any:
     return dsinga.windows(dataset(), inputs="sst", targets="sst", input_dims=WHOLE, lead={"time": 1})
+
+
+def predicted(data: xr.Dataset) -> Any:
+    model = net(1)
+    model.fit(day_ahead(), progress=False)
+    return model.predict(data).compute()
 
 
 def net(kernel_size: int) -> nn.Sequential:
