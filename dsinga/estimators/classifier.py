@@ -219,11 +219,12 @@ class Classifier(ClassifierMixin, Supervised):
     def _validate(self, X: Any, y: Any, first: bool, classes: Any = None) -> tuple[np.ndarray, Any]:
         try:
             x, y = self._validate_both(X, y, first, multi_output=True, allow_nd=self.net is not None)
+            _known(y)
         except ValueError:
             _check_no_gaps(y)
             raise
         try:
-            check_classification_targets(_known(y))
+            check_classification_targets(y)
         except ValueError as error:
             raise UserError(f"{error} For numbers write dsinga.estimators.Regressor.") from None
         kind = type_of_target(y)
