@@ -43,6 +43,16 @@ def read_regular(path: str | os.PathLike[str], most_bytes: int) -> bytes:
     return content
 
 
+def is_of_torch(path: str | os.PathLike[str]) -> bool:
+    """Whether a file seems to be written by ``torch.save``, which writes a pickle, or a zip file of one."""
+    try:
+        with open_regular(path) as file:
+            head = file.read(256)
+    except OSError:
+        return False
+    return head.startswith(b"\x80\x02") or (head.startswith(b"PK\3\4") and b"/data.pkl" in head)
+
+
 def read_regular_text(path: str | os.PathLike[str], most_bytes: int = METADATA_BYTES) -> str:
     """Read the UTF-8 text of a regular file. Raises OSError, and UnicodeDecodeError for other bytes."""
     return read_regular(path, most_bytes).decode("utf-8")

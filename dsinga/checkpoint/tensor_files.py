@@ -20,7 +20,7 @@ import safetensors.numpy
 
 from dsinga.base.arrays import NamedParams, ParamArrays
 from dsinga.base.errors import UserError
-from dsinga.base.regular_files import open_regular, parse_json
+from dsinga.base.regular_files import is_of_torch, open_regular, parse_json
 
 ORDER = "array_order"  # the metadata of a file: the names of its arrays, as JSON
 RECORD_NAMES = "record_names"  # and of params those of classes and columns
@@ -111,6 +111,11 @@ def read_safetensors(path: Path) -> NamedParams:
         ValueError,
         ArithmeticError,
     ) as error:
+        if is_of_torch(path):
+            raise UserError(
+                f"{path} is a pickle of PyTorch, which is not read; write it again: "
+                f"safetensors.torch.save_file(torch.load({path.name!r}), 'model.safetensors')"
+            ) from None
         raise UserError(f"{path} cannot be read as safetensors: {error}") from None
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dsinga import nn
@@ -45,7 +45,7 @@ def from_torch(module: Any, *shapes: Sequence[int], name: str = "") -> nn.Model:
     from torch.nn.parameter import is_lazy
 
     if not isinstance(module, torch.nn.Module) or isinstance(module, torch.jit.ScriptModule):
-        raise UserError(f"from_torch takes a torch.nn.Module in Python, not {type(module).__name__}")
+        raise UserError(f"from_torch takes a torch.nn.Module in Python, not {_described(module)}")
     module = unwrapped(module)
     from dsinga.convert.torch_modules import MODULES
     from dsinga.convert.torch_phases import trace_forward
@@ -69,6 +69,18 @@ def from_torch(module: Any, *shapes: Sequence[int], name: str = "") -> nn.Model:
     constants = {key: array.cpu().numpy() for key, array in trace.constants.items()}
     model.params = take_arrays(names_of(model), arrays, type(module).__name__) | constants
     return model
+
+
+def _described(given: Any) -> str:
+    """Name what was given in place of a module, with the remedy."""
+    if isinstance(given, type):
+        return f"the class {given.__name__}; give an object of it: from_torch({given.__name__}(), ...)"
+    if isinstance(given, Mapping):
+        return (
+            f"{type(given).__name__}; a state_dict has arrays and no net: write module.load_state_dict(...) and give "
+            "the module"
+        )
+    return type(given).__name__
 
 
 def unwrapped(module: Any) -> Any:

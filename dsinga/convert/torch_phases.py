@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import random
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from dsinga.nn.writing.symbol import Symbol, ancestors
 
 BATCH = 1009  # a number of records that no axis of features is likely to have
 SMALL = 3, 5, 7, 11, 31  # few records, for which a forward may do something else
+RANKS = re.compile(r"of a tensor with (\d+) axes, not (\d+)$")
 REMEDY = "replace what is listed, or leave it out of the forward; help(dsinga.convert) lists what is converted"
 
 
@@ -58,7 +60,8 @@ def _run(
     trace, states = Trace(module, FUNCTIONS, MODULES, training, batch, fused), _random_states()
     result = trace.run(inputs)
     if trace.faults:
-        raise UserError(f"from_torch has no counterpart for {'; '.join(trace.faults)}: {REMEDY}")
+        remedy = _remedy_of_batch(inputs, trace.faults) or REMEDY
+        raise UserError(f"from_torch has no counterpart for {'; '.join(trace.faults)}: {remedy}")
     if states != _random_states():
         raise UserError(
             f"the forward of {type(module).__name__} draws random numbers{' in training' if training else ''}; leave "
@@ -70,6 +73,16 @@ def _run(
         if not isinstance(tensor, TracedTensor) or not tensor.value or tensor.value.batch_axis is None:
             raise UserError(f"the forward of {type(module).__name__} returns what does not depend on its arguments")
     return trace, outputs
+
+
+def _remedy_of_batch(inputs: Mapping[str, Symbol], faults: Iterable[str]) -> str:
+    """Return the remedy if a layer gets one axis too many, because a given shape begins with the batch; else ""."""
+    ranks = [(int(match[1]), int(match[2])) for fault in faults if (match := RANKS.search(fault))]
+    for symbol in inputs.values():
+        shape = tuple(symbol.rows or ())
+        if len(shape) > 1 and (len(shape) + 1, len(shape)) in ranks:
+            return f"the shape is that of one record, without the batch; give {shape[1:]}, not {shape}"
+    return ""
 
 
 def _same_by_products(module: torch.nn.Module, inputs: Mapping[str, Symbol]) -> bool:

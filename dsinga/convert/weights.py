@@ -136,6 +136,12 @@ def to_torch(model: ModelParams) -> dict[str, np.ndarray]:
 
     Raises UserError if the shapes of records are not known.
     """
+    if not hasattr(model, "params"):
+        what = "a module of PyTorch" if hasattr(model, "state_dict") else f"{type(model).__name__}"
+        raise UserError(
+            f"to_torch requires a model of dsinga, not {what}; to make one write "
+            "dsinga.convert.from_torch(module, shape)"
+        )
     params, arrays = model.params, dict[str, np.ndarray]()
     parts: dict[str, dict[int, np.ndarray]] = {}
     for param in names_of(model):

@@ -15,6 +15,7 @@ from dsinga import nn
 from dsinga.base.arguments import value_text
 from dsinga.base.error_frames import public
 from dsinga.base.errors import UserError
+from dsinga.base.registry import listed
 from dsinga.data.array_kinds import in_order, is_a, is_dask_collection
 from dsinga.data.sendable import naming_unsendable
 from dsinga.estimators.base import Supervised
@@ -26,13 +27,23 @@ from dsinga.estimators.strong import strong_job
 from dsinga.job import Job
 
 
+def _is_missing(label: Any) -> bool:
+    return label is None or type(label).__name__ == "NAType" or (isinstance(label, float) and label != label)
+
+
+def _check_no_gaps(y: Any) -> None:
+    """Raise UserError, with the record's number, if a class is missing."""
+    labels = np.asarray(y, object)
+    for number, row in enumerate(labels.reshape(len(labels), -1).tolist() if labels.ndim and labels.size else []):
+        if any(map(_is_missing, row)):
+            known = "pandas.notna(y)" if labels.ndim == 1 else "pandas.notna(y).all(axis=1)"
+            raise UserError(f"y has no label in record {number}; leave such records out: X[{known}], y[{known}]")
+
+
 def _known(y: np.ndarray) -> np.ndarray:
     """Return classes as they are; raise UserError if one is missing, or if they cannot be compared."""
     labels = y.ravel().tolist() if y.dtype.kind in "Of" else []
-    if any(
-        label is None or type(label).__name__ == "NAType" or (isinstance(label, float) and label != label)
-        for label in labels
-    ):
+    if any(map(_is_missing, labels)):
         raise UserError("y has a record without a class; leave such records out, as by dropna()")
     kinds = {isinstance(label, str): label for label in labels}
     if len(kinds) > 1:
@@ -55,7 +66,12 @@ def _codes(y: np.ndarray, classes: np.ndarray) -> np.ndarray:
     """Replace classes by their positions in ``classes``, int64."""
     unknown = np.setdiff1d(_known(y), classes)
     if len(unknown):
-        raise ValueError(f"y has the class {unknown.tolist()[0]!r}, which is none of the classes of the first call")
+        named = sorted({*classes.tolist(), *unknown.tolist()}, key=lambda label: (str(type(label)), label))
+        raise UserError(
+            f"y has the class {unknown.tolist()[0]!r}, which is none of the classes of the first call "
+            f"({listed(map(repr, classes.tolist()))}); train on records of all classes, or name all in the first call: "
+            f"partial_fit(X, y, classes={value_text(named)})"
+        )
     return np.searchsorted(classes, y)
 
 
@@ -201,9 +217,14 @@ class Classifier(ClassifierMixin, Supervised):
         return list(self.classes_)
 
     def _validate(self, X: Any, y: Any, first: bool, classes: Any = None) -> tuple[np.ndarray, Any]:
-        x, y = self._validate_both(X, y, first, multi_output=True, allow_nd=self.net is not None)
         try:
-            check_classification_targets(_known(y))
+            x, y = self._validate_both(X, y, first, multi_output=True, allow_nd=self.net is not None)
+            _known(y)
+        except ValueError:
+            _check_no_gaps(y)
+            raise
+        try:
+            check_classification_targets(y)
         except ValueError as error:
             raise UserError(f"{error} For numbers write dsinga.estimators.Regressor.") from None
         kind = type_of_target(y)

@@ -34,6 +34,15 @@ if TYPE_CHECKING:  # an add-on, which plain regression does not need
 LOGNORMAL = "lognormal"  # its targets are divided by their mean, and stay positive
 
 
+def _remedy_of_text(text: str) -> str:
+    """Say what to write in place of targets that are texts."""
+    try:
+        float(text.replace(",", ".", 1))
+    except ValueError:
+        return "dsinga.estimators.Classifier is for classes"
+    return "read them with pandas.read_csv(path, decimal=',')" if "," in text else "give numbers: y.astype(float)"
+
+
 @estimator
 class Regressor(RegressorMixin, Supervised):
     """A neural net that predicts one or several numbers for each record.
@@ -146,7 +155,7 @@ class Regressor(RegressorMixin, Supervised):
 
     def _validate(self, X: Any, y: Any, first: bool, classes: Any = None) -> tuple[np.ndarray, Any]:
         if isinstance(y, np.ndarray) and y.dtype.kind == "U":
-            raise UserError("y has texts; dsinga.estimators.Classifier is for classes")
+            raise UserError(f"y has texts, such as {str(y.flat[0])!r}; {_remedy_of_text(str(y.flat[0]))}")
         check_numbers(y, "y")
         y, missing = fill_missing(with_nan(y, "y"))
         x, y = self._validate_both(X, y, first, multi_output=True, y_numeric=True, allow_nd=self.net is not None)

@@ -138,7 +138,10 @@ def check_numbers(data: Any, name: str) -> None:
             )
         if str(dtype).startswith("str"):
             what = name if is_series else f"column {str(column)!r} of {name}"
-            raise UserError(f"{what} has texts, not numbers; give numbers")
+            raise UserError(
+                f"{what} has texts, not numbers; give numbers (those with a decimal comma are read by "
+                "pandas.read_csv(path, decimal=','))"
+            )
 
 
 def check_no_gaps(X: Any) -> None:

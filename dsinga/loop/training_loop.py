@@ -279,7 +279,8 @@ class TrainingLoop:
         self._rescue(error)
         where = f"{where}; {self.resume_hint()}"
         if isinstance(error, UserError):
-            raise UserError(f"{error} ({where})") from error
+            is_built_in = type(failed).__module__.startswith("dsinga.")  # whose name says nothing about the fault
+            raise UserError(f"{error} ({self.resume_hint() if is_built_in else where})") from error
         error.add_note(where)
 
     def _save_what_is_done(self) -> None:

@@ -116,7 +116,7 @@ class NeuralNet:
         """Return the position of this layer. Raises UserError, with the nearest name, if there is none."""
         if name not in self.positions:
             hint = nearest_or_listed(name, self.positions, "its layers are")
-            raise UserError(f"the {self.phase.name} net has no layer {name!r}{hint}")
+            raise UserError(f"the net has no layer {name!r} in phase {self.phase.name}{hint}")
         return self.positions[name]
 
     def __repr__(self) -> str:

@@ -268,6 +268,9 @@ def train(
     options = TrainingOptions(workspace=workspace, resume=resume, progress=progress, extensions=extensions)
     if isinstance(agent, Algorithm):
         raise UserError(f"rl.train takes an agent: give rl.Agent(algorithm), not {type(agent).__name__} alone")
+    if isinstance(environment, Agent):
+        first = repr(agent) if isinstance(agent, str) else "environment"
+        raise UserError(f"the agent comes first: rl.train(agent, {first}, ...)")
     job, make_task = _task_maker(agent, environment, settings, in_groups)
     make_training = partial(AgentTraining, make_task=make_task)
     return cast(AgentResult, execute(Execution(job, find_runner(client), options, make_training=make_training)))

@@ -11,7 +11,7 @@ from dsinga import nn
 from dsinga.base.errors import UserError
 from dsinga.convert import from_torch, to_torch
 from tests.support.later_import import functional, torch
-from tests.support.refusals import refused
+from tests.support.refusals import refused, refused_with
 
 ROWS, STEPS = 16, 20
 
@@ -230,6 +230,11 @@ class Faults:
         return torch.nn.Linear(3, 3), (3,), r"give torch.nn.Sequential\(Linear"
 
     @staticmethod
+    def batch() -> tuple[Any, tuple[int, ...], str]:
+        said = r"of one record, without the batch; give \(1, 8, 8\), not \(16, 1, 8, 8\)"
+        return torch.nn.Sequential(torch.nn.Conv2d(1, 4, 3), torch.nn.ReLU()), (16, 1, 8, 8), said
+
+    @staticmethod
     def shapes() -> tuple[Any, tuple[int, ...], str]:
         return torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3)), (), r"from_torch\(module, \(3, 224, 224\)\)"
 
@@ -255,6 +260,13 @@ def test_a_net_keeps_its_channels_first_where_other_inputs_have_them_last(monkey
     monkeypatch.setattr("dsinga.nn.words.inputs._data_format", ["channels_last"])
     module = torch.nn.Sequential(torch.nn.Conv2d(4, 2, 3), torch.nn.ReLU())
     check_outputs(module, from_torch(module, (4, 4, 4)), torch.randn(2, 4, 4, 4))
+
+
+def test_what_is_no_module_is_refused_with_the_remedy() -> None:
+    module = torch.nn.Sequential(torch.nn.Linear(4, 2))
+    refused_with(lambda: from_torch(module.state_dict(), (4,)), "OrderedDict", "module.load_state_dict(...)")
+    refused_with(lambda: from_torch(torch.nn.Linear, (4,)), "the class Linear", "from_torch(Linear(), ...)")
+    refused_with(lambda: to_torch(module), "not a module of PyTorch", "dsinga.convert.from_torch(module, shape)")
 
 
 def test_params_without_numbers_are_refused() -> None:

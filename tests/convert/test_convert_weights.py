@@ -93,6 +93,10 @@ def test_params_that_are_left_out_keep_their_values(tmp_path: Path) -> None:
         ({}, "has neither model.safetensors nor model.safetensors.index.json: give its folder"),
         ({"pytorch_model.bin": b"\x80\x02"}, "pytorch_model.bin would run code; save the net with safe_serialization"),
         ({"model.safetensors": b"damaged"}, "model.safetensors cannot be read as safetensors"),
+        (
+            {"model.safetensors": b"\x80\x02"},
+            r"is a pickle of PyTorch.*save_file\(torch.load\('model.safetensors'\), 'mo",
+        ),
         ({"model.safetensors.index.json": b"[]"}, "index.json cannot be read as an index of weights"),
         ({"model.safetensors.index.json": b'{"weight_map": {"a": "../a"}}'}, "'../a', which is no file of the"),
         ({"model.safetensors.index.json": b'{"weight_map": {"a": "a.safetensors"}}'}, "a.safetensors cannot be read"),

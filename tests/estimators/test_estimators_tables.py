@@ -151,7 +151,7 @@ def test_bad_records_are_refused(fitted: Classifier, changed: Any, message: str)
         (Classifier, X, None, "requires y to be passed"),
         (Classifier, X, "late", r"y is 'late'; give the labels of all records, such as frame\['late'\]"),
         (Classifier, "flights.parquet", Y, "X is 'flights.parquet', a path; give an array or a data frame"),
-        (Classifier, X, np.full(len(X), np.nan), "Input y contains NaN"),
+        (Classifier, X, np.full(len(X), np.nan), "y has no label in record 0; leave such records out"),
         (Regressor, X, Y, "y has texts, not numbers"),
         (Transformer, X, None, "take numbers, but the table has categories: carrier"),
         (Classifier, X.assign(stops=[1, "one"] * 300), Y, "column 'stops' .* has values of several kinds"),

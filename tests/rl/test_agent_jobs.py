@@ -159,6 +159,11 @@ def test_options_without_a_meaning_for_an_agent_are_refused(options: dict[str, A
     refused(lambda: train(job(), **options), message)
 
 
+def test_an_agent_in_place_of_an_environment_is_refused() -> None:
+    agent = rl.Agent.__new__(rl.Agent)
+    refused(lambda: rl.train("CartPole-v1", agent, steps=9), r"the agent comes first: rl.train\(agent, 'CartPole-v1', ")  # type: ignore[arg-type]
+
+
 def test_params_begin_an_agent_that_learns_from_rollouts(tmp_path: Path) -> None:
     earlier = train(job(), workspace=tmp_path)
     frozen = job("", "updater.learning_rate.base_lr=0")

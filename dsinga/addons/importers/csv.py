@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Generator
 
@@ -12,6 +13,9 @@ from dsinga.base.errors import UserError
 from dsinga.base.registry import register
 
 BLOCK_BYTES = 1 << 20
+MOST_CLASSES = 10_000  # that are counted
+
+logger = logging.getLogger(__name__)
 
 
 @register("importer", "csv", "textfile")
@@ -33,16 +37,42 @@ def textfile(
 
 def _read(path: str, separator: str, has_label: bool, label_columns: int | None) -> Generator[Batch]:
     with opened(path) as (file, tell):
-        number, columns = 1, 0
+        number, columns, classes = 1, 0, _Classes()
         while lines := file.readlines(BLOCK_BYTES):
             if any(line.strip() for line in lines):
                 values = _parse(path, number, lines, separator, columns)
                 columns = values.shape[1]
                 if label_columns is None:
-                    yield _split(path, number, lines, values, has_label)._replace(done=tell())
+                    batch = _split(path, number, lines, values, has_label)._replace(done=tell())
+                    classes.add(batch.labels)
+                    yield batch
                 else:
                     yield _split_floats(path, number, values, label_columns)._replace(done=tell())
             number += len(lines)
+        classes.log()
+
+
+class _Classes:
+    """The labels of a file, to tell a user which column was read as the label."""
+
+    def __init__(self) -> None:
+        self._labels = np.empty(0, np.int64)
+        self._is_full = False
+
+    def add(self, labels: np.ndarray | None) -> None:
+        if labels is not None:
+            labels = np.union1d(self._labels, labels)
+            self._is_full |= len(labels) > MOST_CLASSES
+            self._labels = np.concatenate([labels[:1], labels[1:][-MOST_CLASSES + 1 :]])  # the lowest and the highest
+
+    def log(self) -> None:
+        if len(self._labels):
+            count = f"more than {MOST_CLASSES}" if self._is_full else f"{len(self._labels)}"
+            logger.info(
+                "the first column was read as the label: %s classes from %d to %d; if another column is the label, "
+                "move it to the front; if there is none, use --no-label or has_label: false",
+                count, self._labels[0], self._labels[-1],
+            )  # fmt: skip
 
 
 def _parse(path: str, number: int, lines: list[bytes], separator: str, columns: int) -> np.ndarray:
@@ -68,7 +98,7 @@ def _parse_error(path: str, number: int, lines: list[str], separator: str, colum
             try:
                 float(cell)
             except ValueError:
-                hint = header_hint(cells) if at == 1 else ""
+                hint = (header_hint(cells) if at == 1 else "") or _text_hint(path, cells, column)
                 return UserError(
                     f"{path}:{at}: value {column}, {cell!r}, is not a number (separator {separator!r}){hint}"
                 )
@@ -85,6 +115,17 @@ def header_hint(cells: list[str]) -> str:
     )
 
 
+def _text_hint(path: str, cells: list[str], column: int) -> str:
+    """Return a hint if the cell in ``column``, counted from 1, is a text such as the name of a class, else ""."""
+    if not cells[column - 1].strip(" \"'")[:1].isalpha():
+        return ""
+    label = column - 1 if column in (1, len(cells)) else "COLUMN"
+    return (
+        "; columns must be numbers, the first one the label; for texts write "
+        f"dsinga.table(pandas.read_csv({os.path.basename(path)!r}, header=None), label={label})"
+    )
+
+
 def _split(path: str, number: int, lines: list[bytes], values: np.ndarray, has_label: bool) -> Batch:
     if not has_label:
         return Batch(values.astype(np.float32), None)
@@ -98,7 +139,8 @@ def _split(path: str, number: int, lines: list[bytes], values: np.ndarray, has_l
         row = fractions[0]
         at = [line for line, text in enumerate(lines, number) if text.strip()][row]
         raise UserError(
-            f"{path}:{at}: label {labels[row]:g} is not an integer; import float labels with --label-columns 1, or "
+            f"{path}:{at}: label {labels[row]:g} is not an integer; the label is read from the first column: if "
+            "another column is the label, move it to the front; import float labels with --label-columns 1, or "
             "without labels use --no-label or has_label: false"
         )
     return Batch(values[:, 1:].astype(np.float32), labels.astype(np.int64))

@@ -51,7 +51,11 @@ def npz(source: str) -> dict[str, StoreContents]:
         data = next((name for name in DATA if name in names), None)
         labels = next((name for name in LABELS if name in names), None)
         if data is None:
-            raise UserError(f"{source} has no array named {' or '.join(DATA)}; it has {listed(sorted(names))}")
+            x, y = (min((name for name in names if name.lower().startswith(key)), default="...") for key in "xy")
+            raise UserError(
+                f"{source} has no array named {' or '.join(DATA)}; it has {listed(sorted(names))}; save them by these "
+                f"names: numpy.savez(path, x={x}{f', y={y}' if len(names) > 1 else ''})"
+            )
         header = _header(archive, source, data)
         shape = _header(archive, source, labels).shape if labels else header.shape[:1]
         if shape[:1] != header.shape[:1] or len(shape) > 2:

@@ -19,7 +19,7 @@ import numpy as np
 from dsinga.base.arguments import value_text
 from dsinga.base.durable_files import current_file, local_folder
 from dsinga.base.errors import UserError
-from dsinga.base.regular_files import open_regular, read_regular
+from dsinga.base.regular_files import is_of_torch, open_regular, read_regular
 
 if TYPE_CHECKING:
     from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto
@@ -59,6 +59,11 @@ def read_onnx(path: str | os.PathLike[str]) -> tuple[ModelProto, ModelProto]:
     try:
         return checked_net(onnx.ModelProto.FromString(read_regular(current_file(path), MOST_BYTES)), path.parent)
     except DecodeError as error:
+        if is_of_torch(current_file(path)):
+            raise UserError(
+                f"{path} is a file of PyTorch, not of ONNX; load it into a module, as by "
+                f"module.load_state_dict(torch.load({path.name!r})), and write dsinga.convert.from_torch(module, shape)"
+            ) from None
         raise UserError(f"{path} is not an ONNX file, or was cut short ({error}); get it anew") from None
     except OSError as error:
         raise UserError(f"{path} cannot be read: {error.strerror or error}; name an ONNX file") from None

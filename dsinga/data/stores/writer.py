@@ -5,12 +5,13 @@ The store or the file is either complete or absent.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 import zarr
@@ -25,8 +26,24 @@ from dsinga.data.sources.arrays import as_numpy
 from dsinga.data.stores.staged_stores import StagedStores, naming_destination
 from dsinga.data.stores.store_format import CHECKSUMS_VERSION, checksum, chunk_rows, metadata_checksum, to_text
 
+WHOLE_ARRAYS = "write_store requires batches (x, y); for whole arrays write write_store(path, [(x, y)])"
+F = TypeVar("F", bound=Callable[..., Any])
 
-@public
+
+def _refusing_arrays(function: F) -> F:
+    """Raise UserError with the remedy if labels are given by position, next to the data."""
+
+    @public
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        if len(args) > 2:
+            raise UserError(WHOLE_ARRAYS)
+        return function(*args, **kwargs)
+
+    return call  # type: ignore[return-value]
+
+
+@_refusing_arrays
 def write_store(
     destination: str | os.PathLike[str],
     batches: Iterable[Sequence[Any]],
@@ -82,6 +99,8 @@ def _write_arrays(location: str, batches: Iterator[Sequence[Any]], names: Mappin
     group.attrs.put({"dsinga": CHECKSUMS_VERSION, "complete": False})
     columns: tuple[_ColumnWriter, _ColumnWriter | None] | None = None
     for batch in batches:
+        if hasattr(batch, "shape"):  # of (x, y), or of x, in place of [(x, y)]
+            raise UserError(WHOLE_ARRAYS)
         data, labels = _as_stored(batch[0], batch[1], columns[0].count if columns else 0)
         if columns is None:
             rows = chunk_rows(data.nbytes // max(len(data), 1))

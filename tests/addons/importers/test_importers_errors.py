@@ -2,6 +2,7 @@
 
 import gzip
 import io
+import logging
 import struct
 import zipfile
 from collections.abc import Callable
@@ -161,10 +162,15 @@ FAULTS: list[tuple[str, Fault, str] | tuple[str, Fault, str, dict[str, Any]]] = 
     ("cifar10", lambda folder: folder, "has no data_batch_1.bin"),
     ("cifar10", file_of("x.tar.gz", b"nonsense"), "cannot be read as a tar archive"),
     ("csv", file_of("x.csv", b"1,2,3\n\n4,5,six\n"), "x.csv:3: value 3, 'six', is not a number"),
+    (
+        "csv",
+        file_of("x.csv", b"1,2,x\n"),
+        r"'x', is not .*dsinga.table\(pandas.read_csv\('x.csv', header=None\), label=2",
+    ),
     ("csv", file_of("x.csv", b"label,a\n1,2\n"), "x.csv:1: value 1, 'label', is not a number.*a header"),
     ("csv", file_of("x.csv", b"1,2,3\n4,5\n"), "x.csv:2: 2 values, but the lines before have 3"),
     ("csv", file_of("x.csv", b"1,2,3\n" * 300_000 + b"4,5\n"), "x.csv:300001: 2 values, but"),
-    ("csv", file_of("x.csv", b"1,2\n\n1.5,2\n"), "x.csv:3: label 1.5 is not an integer"),
+    ("csv", file_of("x.csv", b"1,2\n\n1.5,2\n"), "x.csv:3: label 1.5 is not .*first column: .*move it to the front"),
     ("csv", file_of("x.csv", b"1,2\n"), "x.csv:1: 2 values, but 2 columns of labels and data", {"label_columns": 2}),
     ("csv", file_of("x.csv", b"1,2\n"), "label_columns is 0; give at least 1 column, or leave", {"label_columns": 0}),
     ("csv", file_of("x.csv", b"1\n2\n"), "x.csv:1: only one value; a line needs a label and data"),
@@ -202,7 +208,8 @@ FAULTS: list[tuple[str, Fault, str] | tuple[str, Fault, str, dict[str, Any]]] = 
     ("npz", npz_with_header(fortran_order=True, shape=(99, 3)), "array 'x' has 24 of 1188 bytes; write it again"),
     ("npz", npz_with_header(fortran_order=False, shape=(2, -3)), r"array 'x' is float32 \(2, -3\); it must have rows"),
     ("npz", npz_of(x=np.array(["a"])), "'x': records must be numbers, not strings"),
-    ("npz", npz_of(train=np.zeros(3)), "has no array named data or x or images; it has train"),
+    ("npz", npz_of(train=np.zeros(3)), r"named data or x or images; it has train; .*numpy.savez\(path, x=\.\.\.\)"),
+    ("npz", npz_of(X_a=np.ones(3), Y_a=np.ones(3)), r"it has X_a, Y_a; .*numpy.savez\(path, x=X_a, y=Y_a\)"),
     ("npz", npz_of(x=np.zeros((3, 2)), y=np.zeros(2)), r"'y' has shape \(2,\), but 'x' has"),
     ("npz", npz_of(x=np.array([None])), "array 'x' is object"),
     ("mat", file_of("x.mat", b"x" * 300), "x.mat cannot be read as a MATLAB file"),
@@ -279,3 +286,9 @@ def test_a_failed_import_leaves_the_folders_that_have_other_files(tmp_path: Path
     (tmp_path / "out" / "notes").write_text("mine")
     refused(lambda: import_records("csv", source, tmp_path / "out" / "in" / "x.zarr"), "is not a number")
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["notes"]
+
+
+def test_a_csv_file_says_which_column_was_read_as_the_label(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "dsinga")
+    import_records("csv", _file(tmp_path, "x.csv", b"7,2,0\n3,5,1\n7,5,1\n"), tmp_path / "x.zarr")
+    assert "first column was read as the label: 2 classes from 3 to 7; if another column is the label" in caplog.text

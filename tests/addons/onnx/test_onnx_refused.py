@@ -194,6 +194,12 @@ def test_long_files_become_models_in_linear_time_or_are_refused(tmp_path):
         assert len(str(caught.value)) < 1000
 
 
+def test_a_file_of_pytorch_is_refused_with_the_call_to_write(tmp_path):
+    torch = pytest.importorskip("torch")
+    torch.save(torch.nn.Linear(2, 2).state_dict(), path := tmp_path / "net.pt")
+    refused(lambda: nn.load_onnx(path), "net.pt is a file of PyTorch", r"dsinga.convert.from_torch\(module, shape\)")
+
+
 def message(number, content):
     """Return the bytes of a field of protobuf that is a message, shorter than 2**21."""
     size = len(content)

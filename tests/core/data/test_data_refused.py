@@ -6,11 +6,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dsinga.data import RecordStore, open_records, open_store, write_csv
+from dsinga.data import RecordStore, open_records, open_store, write_csv, write_store
 from dsinga.data.conversion import as_labels, as_records
 from tests.core.data.test_data_zarr import write_group
 from tests.support.refusals import check_refusal, refusal
 
+ROWS: Any = np.ones((4, 2))
 MISTAKES = [
     refusal(lambda: as_records(np.array([1j])), "records must be numbers", "give the real"),
     refusal(lambda: as_labels(np.array([1j])), "labels must be integers", "give the real"),
@@ -31,6 +32,8 @@ MISTAKES = [
     refusal(lambda tmp_path: missing_store(tmp_path), "train_x.zarr was not found; make a store"),
     refusal(lambda: RecordStore("nope://x"), "nope://x cannot be opened", "not known: nope"),
     refusal(lambda: write_csv(Path(__file__) / "o.csv", [np.zeros((1, 1))]), "o.csv cannot be written:"),
+    refusal(lambda tmp_path: write_store(tmp_path / "a", (ROWS, ROWS)), "whole arrays", "write_store(path, [(x, y)])"),
+    refusal(lambda tmp_path: write_store(tmp_path / "a", ROWS, ROWS), "whole arrays", "write_store(path, [(x, y)])"),
     refusal(lambda tmp_path: open_store(large(tmp_path)).read([0]), "g: 'x', rows 0 to 3", "the range of float32"),
 ]
 

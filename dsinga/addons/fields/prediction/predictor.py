@@ -47,6 +47,12 @@ class MemoryReader(VariableReader):
         return values
 
 
+NAN_REMEDY = (
+    "the model was trained without a mask of it: make the windows with dsinga.windows(..., mask=[{name!r}]) and train "
+    "again, or fill the NaN of the Dataset: ds.fillna(ds.mean())"
+)
+
+
 def described(layout: Layout) -> Layout:
     """Drop the data of a layout's variables and keep their coordinates, to send less to workers."""
 
@@ -67,6 +73,7 @@ def memory_windows(layout: Layout, readers: Mapping[str, VariableReader], axes: 
     layout = replace(layout, axes=axes, inputs=tuple(map(of_window, layout.inputs)))
     fields = KeptFields()
     column = WindowColumn(WindowBlocks(layout, UNBOUNDED), fields, None, False, "the Dataset")
+    column.nan_remedy = NAN_REMEDY
     fields.keep_for(column, 0)  # so that the cache of the process forgets them
     return column
 

@@ -180,6 +180,8 @@ def make_axis(
 
 def _check_length(conf: WindowDimConf, size: int, length: int, leads: int, has_targets: bool) -> None:
     name, lead = conf.name, conf.lead
+    if not length:
+        raise UserError(f"the Dataset has no point of {name!r}; look at what ds.sel(...) or ds.isel(...) selected")
     if conf.overlap >= size:
         raise UserError(
             f"input_overlap of {name!r} is {conf.overlap}, but a window has {size} points; give less, such as "

@@ -54,6 +54,8 @@ def _given(source: Any) -> Any:
     if is_data_array(source):
         source = source.to_dataset(name=str(source.name or "x"))
     if not is_a(source, "xarray", "Dataset"):
+        if hasattr(source, "definition") and hasattr(source, "dataset"):
+            raise UserError("an xarray Dataset is needed, not windows; give windows.dataset")
         remedy = "name its dimensions: xarray.DataArray(array, dims=('time', 'lat', 'lon'))"
         if isinstance(source, (list, tuple)):
             remedy = OPEN_SEVERAL

@@ -18,7 +18,7 @@ from dsinga.addons.fields.records.definition import (
 )
 from dsinga.addons.fields.records.layout import Layout, make_layout
 from dsinga.addons.fields.records.trained_layout import align, describe_layout, select, split_ends
-from dsinga.addons.fields.records.window_arguments import define_windows, documented_settings, names_of
+from dsinga.addons.fields.records.window_arguments import check_no_spans, define_windows, documented_settings, names_of
 from dsinga.addons.fields.records.window_blocks import BlockCache, WindowBlocks
 from dsinga.addons.fields.records.window_column import window_columns, window_numbers
 from dsinga.addons.fields.records.window_warnings import advice_texts, copying_texts, left_out_texts
@@ -325,6 +325,7 @@ def windows(  # noqa: D417  the others are settings, whose descriptions are adde
     """
     settings = locals()
     opened, path = open_dataset(settings.pop("dataset"))
+    check_no_spans(opened, settings)
     settings["inputs"] = inputs_of(opened, static) if inputs is None else inputs
     records = FieldWindows(opened, define_windows(**settings), path=path)
     for sentence in copying_texts(records.layout):

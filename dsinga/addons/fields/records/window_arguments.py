@@ -47,6 +47,28 @@ def define_windows(**settings: Any) -> WindowDefinition:
     return definition
 
 
+def check_no_spans(dataset: Any, settings: Mapping[str, Any]) -> None:
+    """Raise UserError, with the number of points to write, for a span of time in place of a number of points."""
+    for name in ("input_dims", "input_overlap", "lead", "context"):
+        by_dim = settings.get(name)
+        for dim, value in by_dim.items() if isinstance(by_dim, Mapping) else ():
+            times = dataset[dim].values if dim in dataset.coords else np.empty(0)
+            if not isinstance(value, (str, timedelta, np.timedelta64)) or times.dtype.kind != "M" or len(times) < 2:
+                continue
+            import pandas  # type: ignore[import-untyped]
+
+            step = pandas.Timedelta(times[1] - times[0])
+            try:
+                points, rest = divmod(pandas.Timedelta(value), step)
+            except (ValueError, ZeroDivisionError):
+                continue
+            remedy = "give a multiple of it" if rest else f"write {name}={{{dim!r}: {points}}}"
+            raise UserError(
+                f"{name} of {dim!r} is a number of points, not {value!r}; from one point of {dim!r} to the next it is "
+                f"{str(step).removeprefix('0 days ')}: {remedy}"
+            )
+
+
 def documented_settings(function: F) -> F:
     """Decorator that adds the settings of windows, with descriptions, to a function's docstring."""
     known = {name: f"{doc}." for name, doc in docs(WindowDefinition).items()}

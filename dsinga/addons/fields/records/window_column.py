@@ -33,6 +33,8 @@ class WindowColumn(Column):
         numbers: the number of the window of each row, increasing; None if all windows are rows.
     """
 
+    nan_remedy = "ask for a mask (mask=[{name!r}]), or leave out windows that have NaN (max_nan=0)"
+
     def __init__(
         self, blocks: WindowBlocks, cache: BlockCache, numbers: np.ndarray | None, is_target: bool, location: str
     ):
@@ -197,7 +199,7 @@ class WindowColumn(Column):
         labels = ", ".join(f"{dim}={layout.label(dim, point)}" for dim, point in points.items())
         what = "NaN" if np.isnan(value) else "infinity"
         remedy = (
-            f"ask for a mask (mask=[{part.name!r}]), or leave out windows that have NaN (max_nan=0)"
+            self.nan_remedy.format(name=part.name)
             if what == "NaN"
             else "leave such points out, or put a number in their place"
         )

@@ -60,7 +60,8 @@ WHOLE = {"time": 1, "lat": -1, "lon": -1}
         ({"within": {"time": ("2001", None)}}, "point of 'time' lies within 2001 to None; it has 2000-01-01 to 2000-"),
         ({"memory": 10}, "memory is in bytes, at least 1 MiB"),
         ({"lead": {}, "leads": 2}, "leads=2 are multiples of a lead, and there is none; give one"),
-        ({"lead": {"time": "6h"}}, "lead of 'time' is a whole number of points of the data, not '6h'"),
+        ({"lead": {"time": "6h"}}, "lead of 'time' is a number of points, not '6h'; .* 1 days 00:00:00: give a mul"),
+        ({"lead": {"time": "2D"}}, "lead of 'time' is a number of points, not '2D'; .*: write lead={'time': 2}"),
         ({"input_dims": ["time"]}, r"input_dims takes a number of points for each dimension, .*, not \['time'\]"),
         ({"context": {"time": 1.5}}, "context of 'time' is a whole number of points of the data, not 1.5"),
         ({"lead": {"time": 1}, "targets": None}, "lead says where targets lie, but no targets are named"),
@@ -194,6 +195,11 @@ MISTAKES = [
     refusal(lambda: day_ahead()[0], "FieldWindows has no index", ".read([0])"),
     refusal(lambda: dsinga.windows("era5.nc", input_dims=WHOLE), "era5.nc was not found", "give the path or URL"),
     refusal(lambda: net(3).fit(day_ahead()), "'data_target'", "(1, 4, 6)", 'padding="same"'),
+    refusal(lambda: field_statistics(day_ahead()), "Dataset is needed, not windows", "give windows.dataset"),
+    refusal(lambda: predicted(dataset().isel(time=slice(0))), "no point of 'time'", "ds.sel(...)"),
+    refusal(
+        lambda: predicted(with_nan()), "'sst' has NaN", "without a mask of it", "mask=['sst']", "ds.fillna(ds.mean())"
+    ),
     refusal(lambda: net(1).fit(day_ahead(), validation_split=0.2), "FieldWindows", "windows.split(time=...)"),
 ]
 
@@ -205,6 +211,12 @@ def test_a_mistake_is_named_with_its_remedy(call: Any, words: Any, error: Any, r
 
 def day_ahead() -> Any:
     return dsinga.windows(dataset(), inputs="sst", targets="sst", input_dims=WHOLE, lead={"time": 1})
+
+
+def predicted(data: xr.Dataset) -> Any:
+    model = net(1)
+    model.fit(day_ahead(), progress=False)
+    return model.predict(data).compute()
 
 
 def net(kernel_size: int) -> nn.Sequential:
