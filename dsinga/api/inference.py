@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -13,8 +14,10 @@ from dsinga.api.argument_types import typed
 from dsinga.api.engines import awaitable, find_runner, runner_of
 from dsinga.api.jobs_with_data import Result, job_with_data, roots, warn_of_overlaps
 from dsinga.api.workspaces import trained_params
+from dsinga.base.arguments import format_bytes
 from dsinga.base.arrays import ParamArrays
 from dsinga.base.error_frames import cleared_frames
+from dsinga.base.errors import UserError
 from dsinga.job import Job, Phase
 from dsinga.job.enums import find_phase
 from dsinga.layers import Records
@@ -67,7 +70,18 @@ class OpenPhase(NamedTuple):
             del features  # free them while the next ones are computed
 
     def predict(self) -> np.ndarray:
-        """Return the output of the layer for all records: (records, ...)."""
+        """Return the output of the layer for all records: (records, ...). Raises UserError if memory is too small."""
+        from psutil import virtual_memory
+
+        assert self.layer is not None
+        rows, batch = len(self.reader), self.net.nodes[self.net.position(self.layer)].layer.shape
+        nbytes, free = 4 * rows * math.prod(batch[1:]), virtual_memory().available
+        if nbytes > free:
+            raise UserError(
+                f"the outputs of {rows:,} records need {format_bytes(nbytes)}, more than the {format_bytes(free)} of "
+                "free memory; for a dask array call model.predict_lazily(x), for a job dsinga.predict_batches, or "
+                "predict a part of the records"
+            )
         return np.concatenate([batch.data for batch in self.batches()])
 
 

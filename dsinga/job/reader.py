@@ -37,6 +37,10 @@ def load(path: str | os.PathLike[str], overrides: Iterable[str] = ()) -> Job:
     if not isinstance(path, (str, os.PathLike)):
         raise JobError(f"a job is read from the path of a file, not from {type(path).__name__}")
     file = os.fspath(path)
+    if ("\n" in file or "{" in file) and not os.path.exists(file):
+        raise JobError(
+            "job is the text of a job, not a path; write dsinga.loads(text), as in dsinga.train(dsinga.loads(text))"
+        )
     try:
         content = read_saved_file(Path(path), lambda place: read_regular(place, LARGEST_BYTES))
         text = content.decode("utf-8-sig").replace("\r\n", "\n").replace("\r", "\n")
