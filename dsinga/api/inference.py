@@ -14,12 +14,13 @@ from dsinga.api.argument_types import typed
 from dsinga.api.engines import awaitable, find_runner, runner_of
 from dsinga.api.jobs_with_data import Result, job_with_data, roots, warn_of_overlaps
 from dsinga.api.workspaces import trained_params
+from dsinga.base.advice import option
 from dsinga.base.arguments import format_bytes
 from dsinga.base.arrays import ParamArrays
 from dsinga.base.error_frames import cleared_frames
 from dsinga.base.errors import UserError
-from dsinga.job import Job, Phase
-from dsinga.job.enums import find_phase
+from dsinga.job import Job, LayerConf, Phase
+from dsinga.job.enums import PHASES, find_phase
 from dsinga.layers import Records
 from dsinga.layers.metrics.composed_metrics import metric_values
 from dsinga.net import NeuralNet
@@ -85,6 +86,10 @@ class OpenPhase(NamedTuple):
         return np.concatenate([batch.data for batch in self.batches()])
 
 
+def _reads(layer: LayerConf, phase: Phase) -> bool:
+    return layer.store_conf is not None and not layer.srclayers and layer.in_phase(phase)
+
+
 @contextlib.contextmanager
 def open_phase(
     job: Job | str | os.PathLike[str],
@@ -103,6 +108,9 @@ def open_phase(
     """
     job_phase = find_phase(phase)
     job = job_with_data(job, None, job_phase, data_root)
+    names = [name for name, each in PHASES.items() if any(_reads(layer, each) for layer in job.neuralnet.layer)]
+    if names and phase not in names and data is None:
+        raise UserError(f"the job has no records of phase {phase}; give {option('phase', ' or '.join(names))}")
     folders = roots(job, data_root)
     trained = trained_params(job, params, folders)
     job = job_with_data(job, data, job_phase, data_root, trained)

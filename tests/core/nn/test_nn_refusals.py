@@ -217,8 +217,7 @@ LOSSES_AND_OPTIMIZERS = {
     "model().evaluate(X, HOT)": 'takes classes, but y is one-hot; use "categorical_crossentropy"',
     "model().evaluate(X, Y.astype(float))": "but y has the dtype float64; give y.astype(int)",
     "model(loss='binary_crossentropy').fit(X, HOT * 255)": "y has 0 to 255; for answers of 0 and 255 give y // 255",
-    "two_outputs().fit(X, HOT[:, :2])": "2 outputs, dense, dense_1, but y is one array; give a list: [y[:, 0], y[:, 1]]",
-    "nn.Normalization(statistics())": "mean is a FieldStatistics; write nn.Normalization(**statistics.of_inputs(windows))",
+    "two_outputs().fit(X, HOT[:, :2])": "dense, dense_1, but y is one array; give a list: [y[:, 0], y[:, 1]]",
     "model(loss='binary_crossentropy').evaluate(X, HOT * 2)": "takes labels from 0 to 1, but y has 0 to 2",
     "model(loss='binary_crossentropy').fit(X, 2 * HOT - 1)": "y has -1 to 1; for answers of -1 and 1 give (y + 1) // 2",
     "model(metrics=['mape'])": "there is no metric 'mape'; did you mean",
@@ -242,7 +241,7 @@ LOSSES_AND_OPTIMIZERS = {
 
 MODELS = {
     "nn.Sequential(nn.Dense(3))": "nn.Sequential takes a list, as in nn.Sequential([nn.Dense(10)])",
-    "nn.Sequential(['relu'])": 'not \'relu\'; write nn.Activation("relu")',
+    "nn.Sequential(['relu'])": "not 'relu'; write nn.Activation(\"relu\")",
     "nn.Sequential([nn.ReLU])": "nn.Sequential takes layers, as in nn.Dense(10), not ReLU; call it: nn.ReLU()",
     "nn.Sequential([nn.Adam])": "nn.Sequential takes layers, as in nn.Dense(10), not Adam",
     "nn.Sequential([3])": "nn.Sequential takes layers, as in nn.Dense(10), not 3",
