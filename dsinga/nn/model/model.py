@@ -255,7 +255,7 @@ class Model(Trainable):
         if isinstance(y, list) and len(losses) > 1:
             return [labels_for_loss(loss, labels) for loss, labels in zip(losses, y, strict=False)] + y[len(losses) :]
         if isinstance(y, np.ndarray) and len(losses) > 1 and len(self.label_inputs()) == len(losses):
-            names = [output.builder.name or "" for output in self._outputs()]
+            names = self.output_layers()
             has_columns = y.ndim == 2 and y.shape[1] == len(names)
             remedy = ", ".join(f"y[:, {n}]" if has_columns else f"y_{name}" for n, name in enumerate(names))
             raise UserError(
