@@ -20,6 +20,8 @@ from dsinga.base.errors import UserError
 F = TypeVar("F", bound=Callable[..., Any])
 WORDS = {int: "a whole number", float: "a number", str: "a text", bool: "True or False", os.PathLike: "a path"}
 
+CALLS_OF_MODELS = {"evaluate": "model.evaluate(x, y)", "predict": "model.predict(x)"}
+
 
 def typed(prefix: str = "") -> Callable[[F], F]:
     """Let public functions raise UserError for arguments of wrong types: return the decorator.
@@ -41,6 +43,9 @@ def typed(prefix: str = "") -> Callable[[F], F]:
         @functools.wraps(function)
         def call(*args: Any, **kwargs: Any) -> Any:
             for name, value in bind(f"{prefix}{function.__name__}", signature, args, kwargs).items():
+                if name == "job" and function.__name__ in CALLS_OF_MODELS and hasattr(value, "fit"):
+                    call_of_model = CALLS_OF_MODELS[function.__name__]
+                    raise UserError(f"dsinga.{function.__name__} takes a job; for a model write {call_of_model}")
                 hint = hints().get(name, Any)
                 if not _fits(value, hint):
                     text = f"{prefix}{function.__name__}: {name} is {_text(hint)}, not {value_text(value)}"

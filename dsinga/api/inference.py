@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -13,10 +14,13 @@ from dsinga.api.argument_types import typed
 from dsinga.api.engines import awaitable, find_runner, runner_of
 from dsinga.api.jobs_with_data import Result, job_with_data, roots, warn_of_overlaps
 from dsinga.api.workspaces import trained_params
+from dsinga.base.advice import option
+from dsinga.base.arguments import format_bytes
 from dsinga.base.arrays import ParamArrays
 from dsinga.base.error_frames import cleared_frames
-from dsinga.job import Job, Phase
-from dsinga.job.enums import find_phase
+from dsinga.base.errors import UserError
+from dsinga.job import Job, LayerConf, Phase
+from dsinga.job.enums import PHASES, find_phase
 from dsinga.layers import Records
 from dsinga.layers.metrics.composed_metrics import metric_values
 from dsinga.net import NeuralNet
@@ -67,8 +71,23 @@ class OpenPhase(NamedTuple):
             del features  # free them while the next ones are computed
 
     def predict(self) -> np.ndarray:
-        """Return the output of the layer for all records: (records, ...)."""
+        """Return the output of the layer for all records: (records, ...). Raises UserError if memory is too small."""
+        from psutil import virtual_memory
+
+        assert self.layer is not None
+        rows, batch = len(self.reader), self.net.nodes[self.net.position(self.layer)].layer.shape
+        nbytes, free = 4 * rows * math.prod(batch[1:]), virtual_memory().available
+        if nbytes > free:
+            raise UserError(
+                f"the outputs of {rows:,} records need {format_bytes(nbytes)}, more than the {format_bytes(free)} of "
+                "free memory; for a dask array call model.predict_lazily(x), for a job dsinga.predict_batches, or "
+                "predict a part of the records"
+            )
         return np.concatenate([batch.data for batch in self.batches()])
+
+
+def _reads(layer: LayerConf, phase: Phase) -> bool:
+    return layer.store_conf is not None and not layer.srclayers and layer.in_phase(phase)
 
 
 @contextlib.contextmanager
@@ -89,6 +108,9 @@ def open_phase(
     """
     job_phase = find_phase(phase)
     job = job_with_data(job, None, job_phase, data_root)
+    names = [name for name, each in PHASES.items() if any(_reads(layer, each) for layer in job.neuralnet.layer)]
+    if names and phase not in names and data is None:
+        raise UserError(f"the job has no records of phase {phase}; give {option('phase', ' or '.join(names))}")
     folders = roots(job, data_root)
     trained = trained_params(job, params, folders)
     job = job_with_data(job, data, job_phase, data_root, trained)

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from dsinga.base.advice import option
 from dsinga.base.errors import UserError
 from dsinga.base.regular_files import open_regular
 
@@ -30,6 +31,9 @@ def read_singa(path: Path) -> dict[str, np.ndarray]:
             for name, blob in zip(protos.name, protos.blob, strict=True)
         }
     except (OSError, ValueError) as error:
+        if path.suffix == ".jsonl":
+            folder = option("checkpoint", str(path.parent), python=f"params={str(path.parent)!r}")
+            raise UserError(f"{path} has metrics, not params; give {folder}") from error
         raise UserError(f"{path} cannot be read as a checkpoint of SINGA: {error}") from error
 
 

@@ -51,6 +51,13 @@ IMPORT = click.option(
 )  # fmt: skip
 
 
+def _check_overrides(ctx: click.Context, param: click.Parameter, overrides: tuple[str, ...]) -> tuple[str, ...]:
+    for text in overrides:
+        if text.replace("_", "").replace(".", "").isalnum():
+            raise click.BadParameter(f"{text} has no value; write --set {text}=VALUE", ctx, param)
+    return overrides
+
+
 class JobFile(click.Argument):
     """The argument CONF, a job file; if it is missing, the error gives advice."""
 
@@ -68,7 +75,12 @@ def job_options(command: Command) -> Command:
     for option in (
         IMPORT,
         click.option(
-            "--set", "overrides", multiple=True, metavar="PATH=VALUE", help="Set a field of the job. May be repeated."
+            "--set",
+            "overrides",
+            multiple=True,
+            metavar="PATH=VALUE",
+            callback=_check_overrides,
+            help="Set a field of the job. May be repeated.",
         ),
         click.option("--data-root", help="Folder where relative paths of the job are looked up last."),
         click.argument("conf", cls=JobFile, type=click.Path(path_type=Path)),

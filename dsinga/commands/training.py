@@ -22,6 +22,18 @@ if TYPE_CHECKING:
 NEWEST = "newest"  # the value of --resume without a path
 
 
+class _Epochs(click.IntRange):
+    """A number of epochs; for a part of an epoch, the error names the field of steps."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the number. Raises BadParameter for another value."""
+        try:
+            return super().convert(value, param, ctx)
+        except click.BadParameter:
+            text = f"give a whole number above 0, not {value}; for a part of an epoch write --set train_steps=N"
+            self.fail(text, param, ctx)
+
+
 class TrainCommand(click.Command):
     """The command ``train``; its option ``--resume`` accepts a path, ``auto`` or nothing after it."""
 
@@ -36,7 +48,7 @@ class TrainCommand(click.Command):
 @click.option("--workspace", help="Folder for metrics.jsonl and checkpoint/ [default: the job's, else NAME-workspace].")
 @click.option(
     "--epochs",
-    type=click.IntRange(min=1),
+    type=_Epochs(min=1),
     metavar="N",
     help="Go N times through the records, in place of the job's train_steps.",
 )

@@ -148,6 +148,8 @@ def resolve(path: str | os.PathLike[str], roots: Sequence[str] = (), remedy: str
     lines = "".join(f"\n  {place}" for place in dict.fromkeys(places))
     store = imported_name(text)
     hint = next(filter(None, map(_nearest_file, places)), "")
+    if parts := re.match(r"([a-z]\w+):/(?!/)", text):  # as pathlib writes a URL
+        hint = f"; did you mean the URL {parts[1]}://{text[parts.end() :]}?"
     if not roots:  # not a path of a job
         destination = store if os.path.splitext(text)[1] else text
         hint = f"{hint} Else" if hint else ";"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import math
 import os
 from collections.abc import Callable, Mapping
@@ -10,6 +11,7 @@ from typing import Any
 
 from dsinga.base.arguments import check_settings, check_whole, value_text
 from dsinga.base.errors import UserError
+from dsinga.base.registry import listed
 from dsinga.extensions.best_value import BestValue, metric_name
 from dsinga.extensions.extension import ARGUMENTS, Extension, LoopView, State
 from dsinga.extensions.triggers import EverySteps, Trigger
@@ -20,6 +22,13 @@ EVENTS = (
     *("on_train_begin", "on_train_end", "on_epoch_begin", "on_epoch_end"),
     *("on_train_batch_begin", "on_train_batch_end", "on_test_begin", "on_test_end"),
 )
+
+
+class _Logs(dict[str, float]):
+    """The metrics of an event by Keras's names; a missing name raises KeyError with the names that exist."""
+
+    def __missing__(self, name: object) -> float:
+        raise KeyError(f"logs has no {name!r}; it has {listed(self) if self else 'no metrics in this event'}")
 
 
 class Callback:
@@ -208,6 +217,8 @@ class KerasEvents(Extension):
         self._epoch = self._batch = 0
         self._has_begun = False  # whether the epoch has
         self._has_row = False  # whether a row of training was recorded since the last end of an epoch
+        for event in filter(self._defines, EVENTS):
+            self._check_event(event)
         self._has_batches = any(self._defines(event) for event in EVENTS if "batch" in event)
 
     def run_after(self, rows: Trigger) -> None:
@@ -218,6 +229,19 @@ class KerasEvents(Extension):
         method = getattr(self._callback, event, None)
         function = getattr(method, "__func__", method)
         return method is not None and function is not getattr(Callback, event, None)
+
+    def _check_event(self, event: str) -> None:
+        """Raise UserError if a method of the callback does not accept the arguments of its event."""
+        method = getattr(self._callback, event)
+        arguments = [*(number for number in ("epoch", "batch") if number in event), "logs"]
+        try:
+            inspect.signature(method).bind(*arguments)
+        except ValueError:  # a function of C has no signature
+            return
+        except TypeError:
+            written = ", ".join(arguments)
+            remedy = f"def {event}(self, {written}=None)" if inspect.ismethod(method) else f"lambda {written}: ..."
+            raise UserError(f"{self.name}.{event} is called with ({written}); write {remedy}") from None
 
     @property
     def name(self) -> str:
@@ -260,7 +284,7 @@ class KerasEvents(Extension):
         if self._has_batches:
             if not loop.pauses_cheaply:
                 self._call(loop, "on_train_batch_begin", self._batch, {})
-            self._call(loop, "on_train_batch_end", self._batch, loop.means("train", sums))
+            self._call(loop, "on_train_batch_end", self._batch, _Logs(loop.means("train", sums)))
             self._stop_if_asked(loop)
         self._batch += 1
 
@@ -277,8 +301,8 @@ class KerasEvents(Extension):
             self._call(loop, "on_train_batch_begin", self._batch, {})
 
     def _end_epoch(self, loop: LoopView) -> None:
-        logs = {name.removeprefix("train/").replace("/", "_"): value for name, value in loop.metrics.items()}
-        validated = {name.removeprefix("val_"): value for name, value in logs.items() if name.startswith("val_")}
+        logs = _Logs({name.removeprefix("train/").replace("/", "_"): value for name, value in loop.metrics.items()})
+        validated = _Logs({name.removeprefix("val_"): logs[name] for name in logs if name.startswith("val_")})
         if validated:
             self._call(loop, "on_test_begin", {})
             self._call(loop, "on_test_end", validated)

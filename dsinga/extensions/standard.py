@@ -116,7 +116,8 @@ def _check_parameters(function: Any) -> None:
 
 def _check_trigger(extension: Extension) -> Extension:
     if not isinstance(getattr(extension, "trigger", None), Trigger):
-        raise extension.error("it has no trigger; set self.trigger in __init__, as in EverySteps(100)", "user_type")
+        text = "it does not say when it runs; give it a trigger, as in trigger = EverySteps(100) in the class"
+        raise extension.error(text, "user_type")
     return extension
 
 

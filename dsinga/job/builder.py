@@ -106,6 +106,9 @@ class MessageBuilder:
             blocks = [name for name in blocks if row and name in row.fields] or blocks
         if blocks:
             return f"; it belongs in {' or '.join(blocks)}"
+        if spelled == "activation" and self.outer is not None:
+            source = self.outer.values.get("name", "NAME")
+            return f'; an activation is a layer: layer {{ name: "relu" type: kReLU srclayers: "{source}" }}'
         outer = self.outer
         while outer and spelled not in field_types(outer.cls):
             outer = outer.outer

@@ -19,6 +19,8 @@ from dsinga.base.registry import lookup, nearest, registered
 from dsinga.job.field_types import DeferredTypes, is_optional, item_type
 from dsinga.job.type_names import TypeName
 
+# Functions of dsinga that take a job, by the names that a reader looks for as methods.
+CALLS = {name: name for name in ("train", "evaluate", "predict", "predict_batches", "plan")} | {"fit": "train"}
 LISTED_NAMES = 8  # at most, that a message about a name lists where none is similar
 
 
@@ -108,6 +110,8 @@ class Message:
 
         def __getattr__(self, name: str) -> Any:
             """Return None for an add-on's field that is not given."""
+            if name in CALLS and type(self).__name__ == "Job":
+                raise AttributeError(f"a job has no {name!r}; write dsinga.{CALLS[name]}(job)")
             if name.startswith("_") or not is_added(type(self), name):
                 raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
             return None

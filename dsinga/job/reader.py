@@ -24,6 +24,7 @@ from dsinga.job.schema import Job
 from dsinga.job.textformat import UnclosedError, parse, parse_value
 from dsinga.job.writer import written
 
+_FILE_NAME = re.compile(r"[^\n{}:]+")
 LARGEST_BYTES = 32 << 20  # of a job file; that is enough for 20,000 layers, or 3,000 columns of a table
 
 
@@ -35,8 +36,15 @@ def load(path: str | os.PathLike[str], overrides: Iterable[str] = ()) -> Job:
     Raises JobError, with file, line and layer, for a wrong file. :func:`dsinga.job.check` checks more.
     """
     if not isinstance(path, (str, os.PathLike)):
-        raise JobError(f"a job is read from the path of a file, not from {type(path).__name__}")
+        remedy = ""
+        if hasattr(path, "fit"):
+            remedy = "; a model has methods, such as model.predict(x); its job is model.job(), its params model.params"
+        raise JobError(f"a job is read from the path of a file, not from {type(path).__name__}{remedy}")
     file = os.fspath(path)
+    if ("\n" in file or "{" in file) and not os.path.exists(file):
+        raise JobError(
+            "job is the text of a job, not a path; write dsinga.loads(text), as in dsinga.train(dsinga.loads(text))"
+        )
     try:
         content = read_saved_file(Path(path), lambda place: read_regular(place, LARGEST_BYTES))
         text = content.decode("utf-8-sig").replace("\r\n", "\n").replace("\r", "\n")
@@ -53,8 +61,19 @@ def load(path: str | os.PathLike[str], overrides: Iterable[str] = ()) -> Job:
         remedy = f"; give the job file in it, {str(jobs[0])!r}" if jobs else ""
         if isinstance(error, FileNotFoundError):
             remedy = _remedy_of_missing(file)
+        if isinstance(error, IsADirectoryError) and not jobs and _is_store(Path(file)):
+            raise JobError(f"{file!r} is a store; dsinga data info {file} describes it") from redacted_cause(error)
         reason = getattr(error, "strerror", None) or error
         raise JobError(f"cannot read the job file {file!r}: {reason}{remedy}") from redacted_cause(error)
+
+
+def _is_path(text: str) -> bool:
+    """Whether the text of a job is rather the path of a job file."""
+    return _FILE_NAME.fullmatch(text) is not None and (text.endswith(".conf") or os.path.isfile(text))
+
+
+def _is_store(folder: Path) -> bool:
+    return any((folder / name).is_file() for name in (".zattrs", ".zgroup", "zarr.json"))
 
 
 def _remedy_of_missing(file: str) -> str:
@@ -79,6 +98,8 @@ def loads(text: str, file: str = "<string>", overrides: Iterable[str] = ()) -> J
         >>> job.train_steps
         5
     """
+    if isinstance(text, os.PathLike) or _is_path(text):
+        raise JobError(f"{str(text)!r} is a path; write dsinga.load({str(text)!r})")
     note_distributions(text)
     try:
         block = parse(text, file)

@@ -6,6 +6,7 @@ and hexadecimal numbers, adjacent strings, ``<`` ``>`` blocks and separators aft
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -106,6 +107,8 @@ class _Parser:
         if tokens.kind not in ("NAME", "EXTENSION"):
             if tokens.kind in ("}", ">", "]") and len(self.open) == 1:
                 raise self.error(f"{tokens.text!r} closes no block")
+            if tokens.kind == "NUMBER" and (whole := re.search(r"-?\d+(?=,$)", tokens.source[: tokens.start])):
+                raise self.error(f"numbers have a point: write {whole[0]}.{tokens.text}, not {whole[0]},{tokens.text}")
             raise self.fault("a field name")
         try:
             spelled = name(tokens.text)

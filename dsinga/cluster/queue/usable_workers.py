@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from distributed import Client
 
+from dsinga.base.advice import option
 from dsinga.base.errors import TooFewWorkers, UserError
 from dsinga.cluster.dask.dask_workers import Workers, host
 from dsinga.cluster.dask.placement import place
@@ -63,7 +64,11 @@ def check_selection(client: Client, selection: WorkerSelection, workers: Workers
     for name, group in zip(selection.hosts, aliases(client, selection.hosts, workers), strict=True):
         if not any(each in worker_names(address, info) for address, info in workers.items() for each in group):
             hosts = ", ".join(sorted({host(address) for address in workers})) or "none"
-            raise UserError(f"no Dask worker is on {name!r}; the hosts of the cluster are: {hosts}")
+            there = f"the hosts of the cluster are: {hosts}"
+            if hosts == "inproc":  # threads of this process
+                cluster = option("scheduler", "ADDRESS", python="client=Client(ADDRESS)")
+                there = f"all are in this process; for another host give a cluster: {cluster}"
+            raise UserError(f"no Dask worker is on {name!r}; {there}")
     for name, amount in selection.resources.items():
         if not amount > 0:
             raise UserError(f"the resource {name!r} is {amount}; give the amount that each worker needs, as in 1")

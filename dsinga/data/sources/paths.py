@@ -131,6 +131,8 @@ def _format_of(location: str, backend: str | None) -> str | None:
     for name in sorted(registered("records"), key=len, reverse=True):
         if name == os.path.splitext(location)[1] or (name.startswith("/") and os.path.exists(location + name)):
             return name
+    if location.endswith(".conf"):
+        raise UserError(f"{location} is a job file; dsinga show {os.path.basename(location)} describes it")
     raise UserError(
         f"{location}: its name does not show its format; set backend to one of {', '.join(_formats())}, or give "
         "dsinga.table(path) of files of parquet"

@@ -185,7 +185,7 @@ def check_watched(callbacks: Sequence[Any], job: Job) -> None:
         return
     for callback in callbacks:
         watched = [str(getattr(callback, "monitor", ""))]
-        if isinstance(callback, Extension):
+        if isinstance(callback, Extension) and hasattr(callback, "trigger"):  # api.train refuses one without
             watched = [trigger.monitor.replace("/", "_", 1) for trigger in callback.trigger.metrics()]
         for name in watched:
             if name.startswith("val_"):

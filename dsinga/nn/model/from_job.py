@@ -148,10 +148,10 @@ class JobModel(Trainable):
             kind = loss_kind(chosen := without_torch(chosen))
             cls = layer_type(kind)
             if not losses & {kind, f"Field{kind}"} and not any(layer_class(layer) is cls for layer in layers):
-                present = f"the loss {', '.join(sorted(losses))}" if losses else "no loss"
+                present = f"its loss, {', '.join(sorted(losses))}" if losses else "to no loss"
                 raise UserError(
-                    f"the model of a job has {present}, not {value_text(chosen)}; for "
-                    "another one describe the net by nn.Sequential and set its params, or leave loss out"
+                    f"a model from nn.load_model or nn.from_job keeps {present}; for {value_text(chosen)} make the net "
+                    "again by new = nn.Sequential([...]), and set new.params = model.params"
                 )
         reported = metric_names({layer.type_name.removeprefix("k") for layer in layers})
         names = flatten(metrics_by_output([*metrics.values()] if isinstance(metrics, dict) else metrics, [""]))

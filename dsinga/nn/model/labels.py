@@ -46,6 +46,8 @@ def _check_labels(loss: Any, y: np.ndarray) -> None:
         remedy = 'for several classes use "sparse_categorical_crossentropy"'
         if np.isin(y, (-1, 1)).all():
             remedy = "for answers of -1 and 1 give (y + 1) // 2"
+        elif np.isin(y, (0, y.max())).all() and y.max() == round(y.max()):
+            remedy = f"for answers of 0 and {y.max():g} give y // {y.max():g}"
         raise UserError(f"{name} takes labels from 0 to 1, but y has {y.min():g} to {y.max():g}; {remedy}")
     if loss == "sparse_categorical_crossentropy" and y.dtype.kind == "f":
         _check_classes(loss, y)
@@ -138,9 +140,13 @@ def weights_of_classes(class_weight: Any, labels: Any, loss: Any, sample_weight:
         weights[classes == label] = factor
     present = np.unique(classes).tolist()
     if class_weight and not set(present) & set(class_weight):
+        key = next(iter(class_weight))
+        remedy = ""
+        if isinstance(key, str) and key in map(str, present):
+            remedy = f"; {key!r} is a text: write {{int(k): v for k, v in class_weight.items()}}"
         raise UserError(
-            f"class_weight has a factor for {next(iter(class_weight))!r}, which is the class of no record; the classes "
-            f"are {listed(map(str, present))}"
+            f"class_weight has a factor for {key!r}, which is the class of no record; the classes are "
+            f"{listed(map(str, present))}{remedy}"
         )
     if sample_weight is None:
         return weights

@@ -254,6 +254,13 @@ class Model(Trainable):
             y = values_by_name("y", y, [output.builder.name or "" for output in self._outputs()], "output")
         if isinstance(y, list) and len(losses) > 1:
             return [labels_for_loss(loss, labels) for loss, labels in zip(losses, y, strict=False)] + y[len(losses) :]
+        if isinstance(y, np.ndarray) and len(losses) > 1 and len(self.label_inputs()) == len(losses):
+            names = self.output_layers()
+            has_columns = y.ndim == 2 and y.shape[1] == len(names)
+            remedy = ", ".join(f"y[:, {n}]" if has_columns else f"y_{name}" for n, name in enumerate(names))
+            raise UserError(
+                f"the model has {len(names)} outputs, {', '.join(names)}, but y is one array; give a list: [{remedy}]"
+            )
         return labels_for_loss(losses[0], y) if losses else y
 
     def has_channels_last(self) -> bool:

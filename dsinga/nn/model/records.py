@@ -217,8 +217,19 @@ def wrong_shape(shapes: Mapping[str, tuple[int | None, ...]], trained: Mapping[s
                 hint = "; for one record, give x[None]"
             elif len(shape) == 2 and len(trained[name]) == 1 and (columns := trained[name][0]):
                 hint = f"; give the {counted(columns, 'column')} that it was trained on, in their order"
+            elif axes := _swapped_axes(shape[1:], trained[name]):
+                hint = f"; the axes are swapped: give x.transpose(0, {', '.join(map(str, axes))})"
             return f"records have shape {shape[1:]}, but the model was trained on {trained[name]}{hint}"
     return ""
+
+
+def _swapped_axes(shape: Sequence[int | None], trained: Sequence[int | None]) -> list[int]:
+    """Return the axes of a batch in the order that gives records of the shape ``trained``; [] if none does."""
+    axes = dict(enumerate(shape, 1))
+    order: list[int] = []
+    for size in trained:
+        order += [axis for axis, length in axes.items() if length == size and axis not in order][:1]
+    return order if len(order) == len(shape) == len(trained) else []
 
 
 def least_batch(size: int | None, records: PhaseRecords, default: int | None) -> int | None:

@@ -9,6 +9,7 @@ import numpy as np
 
 from dsinga.base.arguments import fail_for_name
 from dsinga.base.errors import UserError
+from dsinga.base.registry import listed
 
 
 class EvaluationResult(tuple[float, ...]):
@@ -43,6 +44,8 @@ class EvaluationResult(tuple[float, ...]):
         return name in self._figures
 
     def __getitem__(self, key: Any) -> Any:
+        if isinstance(key, str) and key not in self._figures:
+            raise KeyError(f"no figure {key!r}; these are {listed(self._figures)}")
         return self._figures[key] if isinstance(key, str) else super().__getitem__(key)
 
     def __getattr__(self, name: str) -> float:

@@ -11,6 +11,7 @@ from typing import Any
 from dsinga.base.arguments import value_text, with_types
 from dsinga.base.errors import UserError
 from dsinga.nn.model.model import Model
+from dsinga.nn.words.activations import NAMES
 from dsinga.nn.words.inputs import Input
 from dsinga.nn.words.keras_arguments import checked, checked_class
 from dsinga.nn.writing.net_conf import layers_of
@@ -52,6 +53,8 @@ class Sequential(Model):
             remedy = "; dsinga.convert.from_torch(module) makes a model of a module of PyTorch" if is_module else ""
             if isinstance(layer, FunctionType) and layer.__annotations__.get("return") == "Write":
                 remedy = f"; call it: nn.{layer.__name__}()"
+            if isinstance(layer, str) and layer in NAMES:
+                remedy = f'; write nn.Activation("{layer}")'
             raise UserError(f"nn.Sequential takes layers, as in nn.Dense(10), not {value_text(layer)}{remedy}")
         if not self.outputs:
             start = Input(getattr(layer, "input_rows", None))

@@ -193,6 +193,10 @@ def Normalization(
         array([[-1., -1.],
                [ 1., 1.]], dtype=float32)
     """
+    if hasattr(mean, "of_inputs"):
+        raise UserError(
+            f"Normalization: mean is a {type(mean).__name__}; write nn.Normalization(**statistics.of_inputs(windows))"
+        )
     if variance is not None and std is not None:
         raise UserError("Normalization: give the variance or the std, not both")
     if variance is not None:

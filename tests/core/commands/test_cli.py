@@ -243,6 +243,14 @@ def test_a_bad_partitioning_is_one_message_and_status_2(dsinga: Dsinga, folder: 
         (["train", "job.conf", "--workers", "0"], "workers is 0; give a whole number of at least 1"),
         (["test", "job.conf", "--checkpoint", "train.zarr"], "train.zarr"),
         (["predict", "job.conf", "--checkpoint", "x", "--layer", "ip1", "--out", "o.zarr"], "no checkpoint 'x'"),
+        (["test", "job.conf", "--checkpoint", "metrics.jsonl"], "metrics, not params; give --checkpoint ."),
+        (
+            ["test", "job.conf", "--checkpoint", "x", "--phase", "val"],
+            "no records of phase val; give --phase train",
+        ),
+        (["train", "job.conf", "--epochs", "0.5"], "not 0.5; for a part of an epoch write --set train_steps=N"),
+        (["train", "job.conf", "--set", "train_steps", "10"], "write --set train_steps="),
+        (["data", "info", "job.conf"], "is a job file; dsinga show job.conf"),
         (["show", "job.conf", "--phase", "tset"], "the phases are train, val, test"),
         (["data", "info", "nowhere.zarr"], "nowhere.zarr was not found"),
         (["train", "job.conf", "--scheduler", "127.0.0.1:1"], "no Dask scheduler answers at 127.0.0.1:1"),
@@ -250,6 +258,7 @@ def test_a_bad_partitioning_is_one_message_and_status_2(dsinga: Dsinga, folder: 
 )
 def test_bad_arguments_are_one_message_and_status_2(dsinga, arguments, message, monkeypatch):
     monkeypatch.setattr(embedded, "CONNECT_SECONDS", 1)
+    Path("metrics.jsonl").write_text("{}\n")
     refused = dsinga(*arguments)
     assert refused.returncode == 2, refused.stderr
     assert "Traceback" not in refused.stderr

@@ -50,6 +50,7 @@ class TestResolve:
         assert lines[0] == "a/x.bin was not found (nor x.zarr beside it); looked for"
         assert lines[1:3] == [f"  {tmp_path}/working/a/x.bin", f"  {tmp_path}/root/a/x.bin"]
         assert "data_root=FOLDER" in lines[3]
+        refused(lambda: resolve("s3:/bucket/x.zarr", ["root"]), "did you mean the URL s3://bucket/x.zarr")
         refused(lambda: resolve("x.zarr", [str(tmp_path / "root")]), r"^x.zarr was not found; looked for")
         refused(lambda: resolve("x.zarr"), rf"^{tmp_path}/working/x.zarr was not found; make a store with: .*$")
 

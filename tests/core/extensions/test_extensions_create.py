@@ -242,7 +242,7 @@ def test_constructors_show_the_settings() -> None:
 MISTAKES = [
     refusal(lambda: create_extensions(Job(train_steps=10), [Counting]), "not the class Counting", "call it"),
     refusal(lambda: create_extensions(Job(train_steps=10), ["EarlyStopping"]), "'EarlyStopping'", "step, metrics"),
-    refusal(lambda: create_extensions(Job(train_steps=10), WithoutTrigger()), "WithoutTrigger", "trigger in __init__"),
+    refusal(lambda: create_extensions(Job(train_steps=10), WithoutTrigger()), "WithoutTrigger", "trigger = EverySteps"),
     refusal(lambda: check(below("threshold: -1")), "job.conf", "0, not -1.0", error=JobError),
     refusal(lambda: check(below("every: 3")), "'StopBelow'", "needs threshold", error=JobError),
     refusal(lambda: check(below("threshold: 1\nafter: 3")), "job.conf", "give freq: every", error=JobError),

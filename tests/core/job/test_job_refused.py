@@ -11,6 +11,8 @@ from dsinga.job.textformat import parse_value
 from tests.support.refusals import check_refusal, refusal
 
 MANY = {"nworker_groups": 1000, "nworkers_per_group": 1000}
+RATE = "learning_rate { type: kFixed base_lr: 0,03 }"
+ACTIVE = 'layer { name: "ip" type: kInnerProduct innerproduct_conf { num_output: 3 activation: kReLU } }'
 MISTAKES = [
     refusal(lambda: (register("message", "Job.own")(lambda: None), Job(own={})), "the message Job", "register a sub"),
     refusal(lambda: check(Job(train_steps=1, cluster=MANY)), "nworkers_per_group", "more than 100,000", error=JobError),
@@ -35,6 +37,12 @@ MISTAKES = [
     refusal(lambda: load("digit/job.conf"), "no folder 'digit' in the", "dsinga example digits digits", error=JobError),
     refusal(lambda tmp_path: load(file(tmp_path, "a.conf").with_suffix("")), "mean", "/a.conf'?", error=JobError),
     refusal(lambda tmp_path: load(file(tmp_path, "x.py")), "x.py:1", "give one, such as job.conf"),
+    refusal(lambda tmp_path: load(store(tmp_path)), "is a store", "dsinga data info", error=JobError),
+    refusal(lambda: load("train_steps: 3\n"), "the text of a job", "dsinga.loads(text)", error=JobError),
+    refusal(lambda: loads("points.conf"), "is a path", "dsinga.load('points.conf')", error=JobError),
+    refusal(lambda: loads(f"updater {{ {RATE} }}"), "numbers have a point", "0.03", error=JobError),
+    refusal(lambda: loads(f"neuralnet {{ {ACTIVE} }}"), "'activation'", 'srclayers: "ip"', error=JobError),
+    refusal(lambda: Job().train(), "no 'train'", "dsinga.train(job)", error=AttributeError),
     refusal(lambda: parse_value("", "--set x"), "--set x", error=JobError),
 ]
 
@@ -47,6 +55,11 @@ def test_a_mistake_is_named_with_its_remedy(call: Any, words: Any, error: Any, r
 def file(folder: Path, name: str) -> Path:
     (folder / name).write_text("import numpy")
     return folder / name
+
+
+def store(folder: Path) -> Path:
+    (folder / "zarr.json").write_text("{}")
+    return folder
 
 
 def chain(source: str) -> Job:

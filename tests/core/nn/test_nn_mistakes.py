@@ -3,12 +3,14 @@
 import logging
 import re
 
+import dask.array as da
 import numpy as np
 import pandas as pd
 import pytest
 
 import dsinga
 from dsinga import nn
+from dsinga.extensions import Extension
 from dsinga.monitor import read_metrics
 from tests.support.refusals import refused
 
@@ -36,6 +38,23 @@ def fit_of_images(*layers):
     made, images = nn.Sequential([nn.Input((1, 8, 8)), *layers]), np.zeros((4, 1, 8, 8), np.float32)
     made.compile("sgd", "mse")
     return made.fit(images, images, progress=False)
+
+
+def fitted_steps():
+    made, steps = nn.Sequential([nn.LSTM(2), nn.Dense(2)]), np.zeros((8, 5, 3), np.float32)
+    made.compile("sgd", "sparse_categorical_crossentropy")
+    made.fit(steps, Y[:8], progress=False)
+    return made
+
+
+class WithoutLogs(nn.callbacks.Callback):
+    def on_epoch_end(self, epoch):
+        pass
+
+
+class WithoutTrigger(Extension):
+    def run(self, loop):
+        pass
 
 
 FRAME = pd.DataFrame(X).assign(y=Y)
@@ -78,6 +97,17 @@ MISTAKES = {
     "no file": (lambda: nn.load_model("nowhere"), "nowhere was not found", r"model.save\(folder\)"),
     "inputs of two shapes": (lambda: nn.Add()([nn.Input(3), nn.Input(4)]), "'data', 1 x 3, with 'data_1', 1 x 4"),
     "an Adam of PyTorch": (lambda: nn.Adam(max_norm=1.0), "max_norm.* clip_norm"),
+    "swapped axes": (
+        lambda: fitted_steps().predict(np.zeros((4, 3, 5))),
+        r"\(5, 3\).* x.transpose\(0, 2, 1\)",
+    ),
+    "an event without logs": (
+        lambda: fit(callbacks=WithoutLogs()),
+        r"WithoutLogs.*\(self, epoch, logs=None\)",
+    ),
+    "an extension that never runs": (lambda: fit(callbacks=WithoutTrigger()), "WithoutTrigger.* trigger = EverySteps"),
+    "a model in place of a job": (lambda: dsinga.evaluate(model(), X, Y), r"takes a job.* model.evaluate\(x, y\)"),
+    "a model as a job": (lambda: dsinga.generate(model(), "a"), r"not from Sequential.* model.job\(\)"),
     "images of vectors": (lambda: nn.MaxPooling2D(2)(nn.Input(20)), r"nn.Input\(\(channels"),
 }
 
@@ -190,6 +220,19 @@ def test_a_workspace_is_no_saved_model_and_says_how_to_go_on(tmp_path):
     other = model()
     other.params = tmp_path
     assert all((other.params[name] == array).all() for name, array in made.params.items())
+
+
+def test_a_figure_that_is_missing_is_answered_with_those_that_there_are():
+    made = model()
+    refused(lambda: made.evaluate(X, Y)["acc"], "no figure 'acc'.* loss, accuracy", error=KeyError)
+    look = nn.callbacks.LambdaCallback(on_epoch_end=lambda epoch, logs: logs["val_acc"])
+    refused(lambda: fit(callbacks=look), "logs has no 'val_acc'.* loss, accuracy", error=KeyError)
+
+
+def test_outputs_that_do_not_fit_in_memory_are_refused_at_once():
+    made, records = model(), da.zeros((10**11, 4), chunks=(5 * 10**6, 4), dtype="float32")
+    made.fit(X, Y, progress=False)
+    refused(lambda: made.predict(records), "800 GB.* free memory.* model.predict_lazily")
 
 
 def test_a_backup_keeps_the_newest_checkpoint(tmp_path):

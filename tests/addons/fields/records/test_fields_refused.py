@@ -345,3 +345,7 @@ def test_ends_of_falling_coordinates_may_be_in_either_order() -> None:
     hole = sphere(np.arange(20, 350, 10))
     with pytest.raises(UserError, match="the data have no point between -20 and 20; they have 20 to 340"):
         dsinga.windows(hole, input_dims={"lat": -1, "lon": -1}, within={"lon": (-40, 40)})
+
+
+def test_statistics_as_a_mean_are_answered_with_the_line_to_write():
+    refused(lambda: nn.Normalization(field_statistics(dataset())), r"FieldStatistics.*\(\*\*statistics.of_inputs")
