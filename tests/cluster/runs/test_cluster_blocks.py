@@ -17,11 +17,9 @@ from dsinga.cluster import connect
 from dsinga.estimators import Classifier
 from dsinga.job import loads
 from dsinga.nn import LocalNet
-from tests.support.block_nets import BATCH, NETS, bits, fitted
+from tests.support.block_nets import BATCH, NETS, TIMES, bits, fitted
 from tests.support.refusals import refused_with
 from tests.support.small_job import assert_same
-
-TIMES = "time", "samples_per_second"
 
 
 @pytest.fixture(scope="module")
@@ -116,7 +114,6 @@ REFUSED = {
     "more workers than blocks": ({"blocks": 2, "workers": 3}, "3 workers cannot share 2 blocks"),
     "micro-batches, too": ({"blocks": 2, "micro_batches": 2}, "leave one of them out"),
     "more blocks than rows": ({"blocks": 17}, "at most 16 blocks"),
-    "a negative number": ({"blocks": -1}, "blocks"),
 }
 
 
