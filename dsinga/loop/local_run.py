@@ -11,7 +11,6 @@ from typing import Any
 from dsinga.base.arguments import counted
 from dsinga.base.error_frames import cleared_frames
 from dsinga.base.registry import find, lookup
-from dsinga.base.settings import read_setting
 from dsinga.engine.local_engine import LocalEngine
 from dsinga.job import ClusterConf, Job, PartitionMethod, Phase
 from dsinga.loop.cancellation import Cancellation, deferred_interrupts
@@ -21,7 +20,7 @@ from dsinga.loop.view import Observer
 from dsinga.net.neuralnet import check_memory
 from dsinga.ops import get_ops
 from dsinga.passes.opened_job import OpenedJob, open_job
-from dsinga.passes.processors import training_device
+from dsinga.passes.processors import read_device, training_device
 from dsinga.reading.checked_job import CheckedJob, FitToMemory, check_job, planning
 from dsinga.training import check_patterns, create_updater
 from dsinga.training.local_updater import LocalUpdater, Slots
@@ -39,7 +38,7 @@ def trains_locally(job: Job) -> bool:
     return (
         conf == ClusterConf().replace(**{name: getattr(conf, name) for name in FREE_FIELDS})
         and job.experience is None
-        and not (job.blocks and (job.gpu or read_setting("device") == "gpu"))
+        and not (job.blocks and (job.gpu or read_device() == "gpu"))
         and not _waits_for_tasks(job)
     )
 
