@@ -39,6 +39,6 @@ def test_worker_processes_compute_it(job: Job, processes: Client, params, x) -> 
 
 def test_bad_input_is_refused(job: Job, params, x) -> None:
     lazy = da.from_array(x, chunks=(40, -1, -1, -1))
-    refused(lambda: dsinga.predict_lazily(job, params, "ipp", lazy), "no layer 'ipp'; did you mean 'ip'")
+    refused(lambda: dsinga.predict_lazily(job, params, "ipp", lazy), "no layer 'ipp'", "did you mean 'ip'")
     refused(lambda: dsinga.predict_lazily(job, params, "ip", lazy[:, 0, :, :7]), "1 x 8 x 8", "of 8 x 7")
     refused(lambda: dsinga.predict_lazily(job, params, "ip", x), "predict_lazily takes a dask array, not a ndarray")

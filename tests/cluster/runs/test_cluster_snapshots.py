@@ -144,7 +144,7 @@ def test_a_result_takes_the_place_of_its_params(job: Job, stores: Path, threads:
     result = api.train(job.replace(train_steps=2), threads, progress=False, data_root=str(stores))
     expected = api.evaluate(job, result.params, client=threads, data_root=str(stores))
     assert api.evaluate(job, result, client=threads, data_root=str(stores)) == expected
-    refused(lambda: api.predict(job, result, "x", client=threads, data_root=str(stores)), "'x'; its layers are data")
+    refused(lambda: api.predict(job, result, "x", client=threads, data_root=str(stores)), "'x'", "its layers are data")
     with pytest.raises(UserError, match=r"job must be a dsinga.Job or the path of a job file, not a Result"):
         api.evaluate(result, client=threads)  # type: ignore[arg-type]
 
