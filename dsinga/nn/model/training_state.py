@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -15,7 +15,7 @@ import numpy as np
 
 from dsinga.api.trained import Trained
 from dsinga.base.arrays import ParamArrays, refuse_nan
-from dsinga.base.durable_files import current_file, local_folder, read_saved_file
+from dsinga.base.durable_files import local_folder, read_saved
 from dsinga.base.errors import UserError
 from dsinga.checkpoint import read_params
 from dsinga.checkpoint.tensor_files import read_safetensors
@@ -43,11 +43,16 @@ def model_folder(path: str | os.PathLike[str]) -> Path:
 def saved_params(path: str | os.PathLike[str], name: str) -> ParamArrays:
     """Read params from a file, from ``name`` in a model's folder, or from a checkpoint."""
     file = Path(path)
-    file = file / name if current_file(file / name).is_file() else file
-    if not current_file(file).is_file():
+    folder, name = (file, name) if file.is_dir() else (file.parent, file.name)
+
+    def read(place: Callable[[str], Path]) -> ParamArrays | None:
+        return read_safetensors(found) if (found := place(name)).is_file() else None
+
+    # Whether there is a file is asked in there, too: another process may move it at any moment.
+    arrays = read_saved(folder, [name], read)
+    if arrays is None:
         return read_params(path)
-    arrays = read_saved_file(file, read_safetensors)
-    refuse_nan(arrays, str(file))
+    refuse_nan(arrays, str(folder / name))
     return arrays
 
 
