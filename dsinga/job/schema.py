@@ -252,12 +252,11 @@ class Job(Message):
         checkpoint_keep: how many of the newest checkpoints are kept; 0 keeps all.
         checkpoint_path: checkpoints with the params from which training starts.
         warmup_steps: how many steps group 0 trains alone before other worker groups start with its params.
-        skip_bad_batches: whether a batch is skipped if its loss, gradient or record is not finite. Otherwise it ends
-            training.
-        micro_batches: the number of equal parts of a batch that are computed one after another, to need less memory.
-            Gradients add up.
-        blocks: the number of equal parts of a batch that are computed each by itself, and shared out among the workers.
-            The params are then the same to the bit for any number of workers. 0 for none.
+        skip_bad_batches: whether a worker group skips a batch if its loss, gradient or record is not finite, without a
+            change of params. Otherwise it ends training. Graph grain cannot skip.
+        micro_batches: the number of equal parts of a batch that are computed in turn, to save memory. Gradients add up.
+        blocks: the number of parts of a batch, equal if possible, that are computed each by itself and shared out among
+            the workers. Any number of workers then gives the same bits. 0 for none.
         precision: the precision of matrix products and convolutions. Params and sums stay float32.
         reset_param_version: ignored, for old job files.
         num_openblas_threads: ignored, for old job files.
