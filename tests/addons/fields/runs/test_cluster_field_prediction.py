@@ -170,7 +170,7 @@ def test_a_layer_that_does_not_fit_the_targets_is_refused() -> None:
     job = make_job(convolutions(3))
     params = make_params(job, definition, dataset)
     refused(lambda: predict_dataset(job, params, "end", dataset, definition=definition), "'end' gives 3 x", "targets")
-    refused(lambda: predict_dataset(job, params, "ends", dataset, definition=definition), "'ends'", "did you mean 'end'")
+    refused(lambda: predict_dataset(job, params, "ends", dataset, definition=definition), "'ends'", "mean 'end'")
     with pytest.raises(UserError, match="windows have no targets"):
         predict_dataset(job, params, "end", dataset, definition=definition.replace(targets=()))
 
