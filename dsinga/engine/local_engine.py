@@ -15,10 +15,9 @@ from dsinga.base import buffers
 from dsinga.base.arrays import ParamArrays, averaged
 from dsinga.base.cores import available_cores
 from dsinga.base.errors import Diverged, RunError
-from dsinga.base.registry import lookup
 from dsinga.engine.engine import Engine, Loop, Places, Snapshot, StepReport
-from dsinga.engine.nets_by_shape import CutNets
-from dsinga.job import ClusterConf, Job, Phase
+from dsinga.engine.nets_by_shape import open_cut_nets
+from dsinga.job import Job, Phase
 from dsinga.job.enums import PRECISIONS
 from dsinga.layers import Context, Records
 from dsinga.net import NeuralNet
@@ -27,7 +26,7 @@ from dsinga.ops import Array, Processor
 from dsinga.passes.captured_passes import passes_of
 from dsinga.passes.inference import forward_in_threads, outputs_to_write, write_outputs
 from dsinga.passes.opened_job import OpenedJob
-from dsinga.passes.predictor import Predictor, evaluate, forward_in_order
+from dsinga.passes.predictor import evaluate, forward_in_order
 from dsinga.passes.replayed import replayed
 from dsinga.passes.round import BegunStep, Round, Timing, send_ahead
 from dsinga.passes.training_step import TrainingStep
@@ -76,10 +75,7 @@ class LocalEngine(Engine):
         self._step, self._speed = begin.step, 0.0
         self._opened, self._reader = opened, reader
         self._net = self.nets[Phase.kTrain]
-        self._cut: CutNets | None = None
-        if job.blocks:
-            gather = (job.cluster or ClusterConf()).fullc_gather
-            self._cut = lookup("engine", "cut")(job.blocks, lambda net: 1, gather, PRECISIONS[job.precision], threads)
+        self._cut = open_cut_nets(job, job.blocks, lambda net: 1, threads) if job.blocks else None
         usable = 1 if job.blocks else usable_threads(self._net, 1)
         self._threads = max(1, min(threads or usable, usable, available_cores()))
         self.places = Places(threads=self._threads)
@@ -110,7 +106,6 @@ class LocalEngine(Engine):
         self._training_step = TrainingStep(
             compute, self._net, reader.micro_batches, job.skip_bad_batches, repeats=self._cut is None
         )
-        self._predictors: dict[int, Predictor] = {}  # with blocks, by the id of the net
         self._tests = passes_of(self._ops, "tests")
         self._captured = None
         if capture is not None:
@@ -233,7 +228,7 @@ class LocalEngine(Engine):
         def compute(net: NeuralNet, reader: BatchReader, number: int, records: Mapping[str, Records]) -> Metrics:
             if self._cut is not None:
                 rows = reader.parts[0].total
-                return self._predictor(net).forward(records, rows, params=values, step=number)[1]
+                return self._cut.predictor(net, self.job.seed).forward(records, rows, params=values, step=number)[1]
             ctx = Context(self._ops, phase, reader.parts[0], self.job.seed, number)
             result = None
             if self._tests is not None and averages is None:
@@ -243,12 +238,6 @@ class LocalEngine(Engine):
 
         passes = [each._replace(reader=whole_batches(each.reader)) for each in self._opened.passes(phase, batches)]
         return add_metrics(evaluate(passes, forward_in_order(self._read_function, compute)))
-
-    def _predictor(self, net: NeuralNet) -> Predictor:
-        assert self._cut is not None
-        if id(net) not in self._predictors:
-            self._predictors[id(net)] = self._cut.predictor(net, self.job.seed)
-        return self._predictors[id(net)]
 
     def write_outputs(self, phase: Phase, batches: int) -> None:
         """Let output layers write their files; validation skips the layers of tests."""

@@ -17,9 +17,8 @@ from dsinga.base.arguments import check_whole
 from dsinga.base.arrays import ParamArrays
 from dsinga.base.cores import available_cores
 from dsinga.base.errors import Diverged, UserError
-from dsinga.base.registry import lookup
 from dsinga.checkpoint import port_to_net
-from dsinga.engine.nets_by_shape import CutNets, NetsByShape, gradient_input, last_layers
+from dsinga.engine.nets_by_shape import NetsByShape, gradient_input, last_layers, open_cut_nets
 from dsinga.job import ClusterConf, Job, Phase
 from dsinga.job.enums import PRECISIONS, find_phase
 from dsinga.layers import Context, Records, Rows
@@ -128,10 +127,7 @@ class LocalNet:
         self._cores = available_cores()
         self._algorithm = algorithm(job.train_one_batch)
         self._nets = NetsByShape(checked, None if x is None else (x, y), self._create_predictor)
-        self._cut: CutNets | None = None  # of several workers
-        if self.workers > 1:
-            gather = (job.cluster or ClusterConf()).fullc_gather
-            self._cut = lookup("engine", "cut")(self.workers, self._count_threads, gather, PRECISIONS[job.precision])
+        self._cut = open_cut_nets(job, self.workers, self._count_threads) if self.workers > 1 else None
         self._is_small = is_small
         self._by_thread: dict[int, ThreadKernels] = {}
         self._processor: Processor | None = None  # chosen for the first net that is made
@@ -352,6 +348,8 @@ class LocalNet:
         return kernels
 
     def _count_threads(self, net: NeuralNet) -> int:
+        if self.job.blocks:  # as in training: results may depend on the number of threads
+            return 1
         usable = self._threads or usable_threads(net, self.workers)
         return max(1, min((self._threads or self._cores) // self.workers, usable))
 

@@ -9,7 +9,9 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from dsinga.job import LayerConf, LayerType, Phase, StoreConf
+from dsinga.base.registry import lookup
+from dsinga.job import ClusterConf, Job, LayerConf, LayerType, Phase, StoreConf
+from dsinga.job.enums import PRECISIONS
 from dsinga.layers import Context, RecordInfo, Records
 from dsinga.net import NeuralNet, create_net
 from dsinga.net.needed_layers import needed_layers
@@ -32,6 +34,15 @@ class CutNets(Protocol):
         ctx: Context, push: Push, *, memory: Mapping[int, Sequence[np.ndarray]] = MappingProxyType({}),
     ) -> Metrics:  # fmt: skip
         """Push the gradients of whole params, and return the metrics, for the rows ``ctx.rows``."""
+
+
+def open_cut_nets(
+    job: Job, workers: int, count_threads: Callable[[NeuralNet], int], cores: int | None = None
+) -> CutNets:
+    """Return what computes a job's nets cut for ``workers`` workers in this process, on at most ``cores`` cores."""
+    gather = (job.cluster or ClusterConf()).fullc_gather
+    nets: CutNets = lookup("engine", "cut")(workers, count_threads, gather, PRECISIONS[job.precision], cores)
+    return nets
 
 
 class NetsByShape:
