@@ -119,6 +119,7 @@ class Classifier(ClassifierMixin, Supervised):
         tol: an improvement must lower the least loss by more than this.
         workers: the number of workers that train on a cluster, by default all. Set it to get the same bits on a
             cluster of any size.
+        blocks: the number of parts of a batch that workers share; any number of workers then gives the same bits.
         class_weight: as in scikit-learn: a factor for the loss of each class, by class, 1 for the others. "balanced" is
             n / (k·n_c) for a class with n_c of the n records, of k classes. ``sample_weight`` multiplies it.
         preset: "strong" for TabM, an ensemble in one net, on learnt columns of a data frame or an array (n, d). By
