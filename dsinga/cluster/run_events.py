@@ -92,7 +92,11 @@ class RunEvents(Watcher):
         """Add a worker group's round, given its workers' reports, to the next event."""
         if self._sender is None:
             return
-        counts = [[sum(column) for column in zip(*report.timings, strict=True)] for report in reports]
+        counts = [
+            [sum(column) / report.blocks for column in zip(*report.timings, strict=True)]
+            for report in reports
+            for _ in range(report.blocks)
+        ]
         total, data, exchange, crossing, within, _ = map(list, zip(*counts, strict=True))
         compute = [max(0.0, t - d - e) for t, d, e in zip(total, data, exchange, strict=True)]
         new = {"compute": compute, "exchange": exchange, "data": data, "crossing": crossing, "within": within}

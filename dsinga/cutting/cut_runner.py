@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -12,22 +11,21 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from dsinga.base import buffers
 from dsinga.base.cores import available_cores
 from dsinga.base.registry import register
-from dsinga.cutting.partitioned import FEATURES, WHOLE_LAYER, ParamPart, PartitionedNet, cut_regions, split_params
+from dsinga.cutting.gradient_sums import JoinedGradients
+from dsinga.cutting.partitioned import FEATURES, WHOLE_LAYER, PartitionedNet, cut_regions, split_params
 from dsinga.cutting.partitioning import partition
-from dsinga.cutting.thread_group import ThreadPeers, run_in_threads
+from dsinga.cutting.thread_group import run_in_threads
 from dsinga.layers import Context, Records, Rows
 from dsinga.layers.interface.context import cut_evenly, rows_of_batch
 from dsinga.net import NeuralNet
-from dsinga.ops import Ops, Processor, SparseRows, cpu_ops
-from dsinga.ops.sparse import add_up, to_host, whole_shape
+from dsinga.ops import Ops, Processor, cpu_ops
 from dsinga.passes.predictor import ONE_CORE, BatchResult, Predictor, on_host
 from dsinga.training import Algorithm, Metrics, Push, add_metrics, forward, name_metrics
+from dsinga.training.metrics import add_blocks
 
 T = TypeVar("T")
-LARGE = 1 << 18  # bytes; gradients that should not all wait in memory
 KEPT_NETS = 8  # a net is cut again for each phase and batch size
 
 
@@ -36,15 +34,16 @@ class CutRunner:
     """Runs passes of a net cut for ``workers`` workers, each in a thread, so that one process needs no cluster.
 
     ``count_threads`` returns a worker's number of kernel threads for a net. ``gather`` is the job's ``fullc_gather``.
-    As many workers compute at a time as there are cores, at most ``cores``.
+    As many workers compute at a time as there are cores, at most ``cores``. ``in_tree`` is for workers that
+    are blocks, with sums in a tree.
     """
 
     def __init__(
         self, workers: int, count_threads: Callable[[NeuralNet], int], gather: bool, precision: str,
-        cores: int | None = None,
+        cores: int | None = None, in_tree: bool = False,
     ):  # fmt: skip
         self._cores = min(cores or available_cores(), available_cores())
-        self.workers, self.gather, self._count_threads = workers, gather, count_threads
+        self.workers, self.gather, self._count_threads, self.in_tree = workers, gather, count_threads, in_tree
         self._precision = precision
         self._cuts: dict[int, PartitionedNet] = {}
         self._pool: ThreadPoolExecutor | None = None  # kept, because kernels are made once for each thread
@@ -71,29 +70,22 @@ class CutRunner:
         """
         rows, micro_batch, skips = ctx.rows.stop - ctx.rows.start, ctx.micro_batch, ctx.skips
         cut = self.cut(net, rows)
-        joined = JoinedGradients(cut, push)
+        joined = JoinedGradients(cut, push, self.in_tree)
+        compute_part = joined.sums.compute(algorithm, memory)
 
         def compute(local: NeuralNet, arrays: Mapping[str, Any], own: Mapping[str, Records], ctx: Context) -> Metrics:
-            assert isinstance(ctx.peers, ThreadPeers)
-            peers = ctx.peers
             ctx = replace(ctx, skips=skips)
             if micro_batch is not None:
                 ctx = replace(ctx, rows=rows_of_batch(ctx.rows, micro_batch), micro_batch=micro_batch)
-
-            def push_part(name: str, gradient: Any) -> None:
-                whole = whole_shape(to_host(gradient, ctx.ops), local.params[name].shape)
-                is_large = whole.nbytes >= LARGE
-                joined.add(peers.worker, name, whole)
-                if is_large:
-                    del gradient, whole
-                    peers.take_turns()  # so that the others add theirs before this one computes more
-
-            with buffers.use_bases(memory):
-                return algorithm(local, arrays, own, ctx, push_part)
+            return compute_part(local, arrays, own, ctx)
 
         done = self.run(compute, cut, values, records, rows, ctx.seed, ctx.step)
         joined.finish()
-        return name_metrics(cut.whole, add_metrics(done))
+        return name_metrics(cut.whole, self.add_up(done))
+
+    def add_up(self, metrics: Sequence[Metrics]) -> Metrics:
+        """Add up the metrics of all workers."""
+        return add_blocks(dict(enumerate(metrics))) if self.in_tree else add_metrics(metrics)
 
     def run(
         self, compute: Callable[[NeuralNet, Mapping[str, Any], Mapping[str, Records], Context], T], cut: PartitionedNet,
@@ -115,7 +107,7 @@ class CutRunner:
 
             return run_in_threads(
                 cut, ops, work, seed=seed, step=step, rows=cut_evenly(rows, self.workers), pool=self._pool,
-                at_once=max(1, self._cores // threads),
+                at_once=max(1, self._cores // threads), in_tree=self.in_tree,
             )  # fmt: skip
 
     def cut(self, net: NeuralNet, rows: int) -> PartitionedNet:
@@ -152,7 +144,7 @@ class _CutPredictor(Predictor):
 
         cut = self._runner.cut(self.net, rows)
         results = self._runner.run(compute, cut, params or {}, records, rows, self._seed, step)
-        metrics = name_metrics(cut.whole, add_metrics(metrics for _, metrics in results))
+        metrics = name_metrics(cut.whole, self._runner.add_up([metrics for _, metrics in results]))
         features = [{name: feature.data for name, feature in outputs.items()} for outputs, _ in results]
         return {name: Records(join_features(cut, name, features), None) for name in keep}, metrics
 
@@ -160,93 +152,6 @@ class _CutPredictor(Predictor):
 def _records_of(net: NeuralNet, records: Mapping[str, Records], rows: Rows) -> dict[str, Records]:
     inputs = [node for node in net.nodes if node.layer.is_input]
     return {node.layer.name: records[node.layer.name].part(node.rows or rows) for node in inputs}
-
-
-class JoinedGradients:
-    """Joins workers' gradients of parts, and pushes the gradient of a whole param when it is complete. Thread-safe."""
-
-    def __init__(self, net: PartitionedNet, push: Push):
-        self._net, self._push, self._lock = net, push, threading.Lock()
-        self._sums = {name: OrderedSum(part.users) for name, part in net.parts.items()}
-        self._missing: dict[str, int] = {}  # by param: how many gradients
-        self._parts: dict[str, list[str]] = {}  # by param
-        for name, part in net.parts.items():
-            self._parts.setdefault(part.param, []).append(name)
-            self._missing[part.param] = self._missing.get(part.param, 0) + len(part.users)
-
-    def add(self, worker: int, name: str, gradient: np.ndarray | SparseRows) -> None:
-        """Add a worker's gradient of a part, which may be overwritten."""
-        part = self._net.parts[name]
-        with self._lock:
-            if not part.gathered or worker == part.users[0]:  # otherwise each user has the whole gradient
-                self._sums[name].add(worker, gradient)
-            self._missing[part.param] -= 1
-            if not self._missing[part.param]:
-                self._push_whole(part.param)
-
-    def finish(self) -> None:
-        """Push the gradients that some worker has pushed no part of."""
-        for param, missing in self._missing.items():
-            if missing:
-                self._push_whole(param)
-
-    def _push_whole(self, param: str) -> None:
-        totals = [(self._net.parts[name], self._sums[name].total()) for name in self._parts[param]]
-        parts = [(part, total) for part, total in totals if total is not None]
-        if parts and not self._net.whole.params[param].static:
-            self._push(param, _join_parts(self._net.whole.params[param].shape, parts))
-
-
-class OrderedSum:
-    """The sum of several workers' gradients of a param, added in the order of the workers, like on servers."""
-
-    def __init__(self, workers: Sequence[int]):
-        self._left = deque(workers)
-        self._sum: np.ndarray | None = None
-        self._waiting: dict[int, np.ndarray | SparseRows] = {}
-
-    def add(self, worker: int, gradient: np.ndarray | SparseRows) -> None:
-        """Add a worker's gradient, or keep it until those before it have come."""
-        self._waiting[worker] = gradient
-        while self._left and isinstance(first := self._waiting.get(self._left[0]), np.ndarray):
-            self._add(first)
-            del self._waiting[self._left.popleft()]
-
-    def total(self) -> np.ndarray | SparseRows | None:
-        """Return the sum of what has come, None for nothing; sparse if all gradients are."""
-        rest = [self._waiting[worker] for worker in self._left if worker in self._waiting]
-        if any(isinstance(gradient, SparseRows) for gradient in rest):
-            return add_up(rest if self._sum is None else [self._sum, *rest])
-        for gradient in rest:
-            assert isinstance(gradient, np.ndarray)
-            self._add(gradient)
-        return self._sum
-
-    def _add(self, gradient: np.ndarray) -> None:
-        if self._sum is None:
-            self._sum = gradient
-        else:
-            self._sum = np.add(self._sum, gradient, out=self._sum if self._sum.flags.writeable else None)
-
-
-def _join_parts(
-    shape: tuple[int, ...], parts: Sequence[tuple[ParamPart, np.ndarray | SparseRows]]
-) -> np.ndarray | SparseRows:
-    if parts[0][0].axis is None:
-        return parts[0][1]
-    sparse = [(part, gradient) for part, gradient in parts if isinstance(gradient, SparseRows)]
-    if len(sparse) == len(parts):
-        starts = [part.start if part.axis == 0 else 0 for part, _ in sparse]
-        rows = np.unique(np.concatenate([g.rows + start for start, (_, g) in zip(starts, sparse, strict=True)]))
-        values = np.zeros((rows.size, *shape[1:]), np.float32)
-        for start, (part, gradient) in zip(starts, sparse, strict=True):
-            columns = slice(None) if part.axis == 0 else slice(part.start, part.stop)
-            values[np.searchsorted(rows, gradient.rows + start), columns] = gradient.values
-        return SparseRows(rows, values, shape)
-    whole = np.zeros(shape, np.float32)
-    for part, array in parts:
-        part.of(whole)[...] = np.asarray(array)
-    return whole
 
 
 def join_features(net: PartitionedNet, name: str, outputs: Sequence[Mapping[str, np.ndarray]]) -> np.ndarray:

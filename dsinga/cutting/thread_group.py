@@ -1,7 +1,8 @@
 """Runs one iteration of a cut net in threads of this process, one for each worker, without servers.
 
 Collectives and messages are dictionaries behind one lock. Workers may take turns, so that no more compute at a time
-than there are cores. A deadlock raises an error at once, which says what each worker waits for.
+than there are cores. A deadlock raises an error at once, which says what each worker waits for. The threads may be some
+of the workers only, such as the blocks of one Dask worker: then the group takes part in collectives as one.
 """
 
 from __future__ import annotations
@@ -13,13 +14,15 @@ import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor, wait
+from dataclasses import replace
 from typing import Any, NoReturn, TypeVar
 
 from dsinga.base.errors import RunError
 from dsinga.cutting.partitioned import PartitionedNet
 from dsinga.layers import Context, Rows
 from dsinga.layers.interface.context import cut_evenly
-from dsinga.ops import Ops
+from dsinga.ops import Array, Ops
+from dsinga.ops.block_sums import add_in_tree
 
 T = TypeVar("T")
 
@@ -32,43 +35,49 @@ class Deadlock(RunError):
 
 def run_in_threads(
     net: PartitionedNet, ops: Ops, compute: Callable[[int, Context], T], *, seed: int = 0, step: int = 0,
-    rows: Sequence[Rows] | None = None, pool: Executor | None = None, at_once: int | None = None,
+    rows: Sequence[Rows] | None = None, pool: Executor | None = None, at_once: int | None = None, in_tree: bool = False,
 ) -> list[T]:  # fmt: skip
     """Run ``compute(worker, ctx)`` for all workers of a cut net at once; return the results in order.
 
-    ``rows`` are each worker's rows, by default even ones. ``pool`` has at least as many idle threads as workers; by
-    default this call starts them. ``at_once`` workers compute at a time, by default all. A worker's turn ends when it
-    waits, and with ``ctx.peers.take_turns()``.
-
-    Raises Deadlock, RunError if two workers disagree on what is sent, and the error of the first worker that fails.
+    ``rows`` are each worker's rows, by default even ones. The other arguments are as for :func:`run_group`.
     """
     size = len(net.locals)
     total = net.whole.nodes[0].layer.shape[0]
     rows = rows or cut_evenly(total, size)
-    group = _ThreadGroup(size, at_once)
 
-    def work(worker: int) -> T:
-        ctx = Context(
-            ops,
-            net.whole.phase,
-            rows[worker],
-            seed,
-            step,
-            all_reduce=lambda key, array: functools.reduce(operator.add, group.gather(worker, key, array)),
-            all_gather=lambda key, array: ops.xp.concatenate(group.gather(worker, key, array)),
-            peers=ThreadPeers(group, worker),
-        )
+    def work(worker: int, peers: ThreadPeers) -> T:
+        return compute(worker, peers.join(Context(ops, net.whole.phase, rows[worker], seed, step)))
+
+    return run_group(range(size), work, pool=pool, at_once=at_once, in_tree=in_tree)
+
+
+def run_group(
+    workers: range, work: Callable[[int, ThreadPeers], T], *, outside: Context | None = None,
+    pool: Executor | None = None, at_once: int | None = None, in_tree: bool = False,
+) -> list[T]:  # fmt: skip
+    """Run ``work(worker, peers)`` for all workers at once, each in a thread; return the results in order.
+
+    ``outside`` has the collectives with other workers of the same worker group, None if these are all. ``pool`` has at
+    least as many idle threads as workers; by default this call starts them. ``at_once`` workers compute at a time, by
+    default all. A worker's turn ends when it waits, and with :meth:`ThreadPeers.take_turns`. ``in_tree`` says in which
+    order sums are added.
+
+    Raises Deadlock, RunError if two workers disagree on what is sent, and the error of the first worker that fails.
+    """
+    group = _ThreadGroup(workers, at_once, outside, in_tree)
+
+    def run(worker: int) -> T:
         try:
             group.begin(worker)
-            result = compute(worker, ctx)
+            result = work(worker, ThreadPeers(group, worker))
         except BaseException:
             group.finish(worker, succeeded=False)
             raise
         group.finish(worker, succeeded=True)
         return result
 
-    with contextlib.nullcontext(pool) if pool else ThreadPoolExecutor(size) as threads:
-        futures = [threads.submit(work, worker) for worker in range(size)]
+    with contextlib.nullcontext(pool) if pool else ThreadPoolExecutor(len(workers)) as threads:
+        futures = [threads.submit(run, worker) for worker in workers]
         wait(futures)
     failures = [error for future in futures if (error := future.exception())]
     for error in sorted(failures, key=lambda error: isinstance(error, Deadlock)):
@@ -81,16 +90,18 @@ def run_in_threads(
 class _ThreadGroup:
     """The workers' turns, messages and arrays, behind one lock; a worker computes, or waits for its turn or arrays."""
 
-    def __init__(self, size: int, at_once: int | None = None):
+    def __init__(self, workers: range, at_once: int | None, outside: Context | None, in_tree: bool):
         self.lock = threading.Lock()
-        self.size, self._free = size, at_once or size
-        self._wakes = [threading.Condition(self.lock) for _ in range(size)]
-        self._queue = deque(range(size))  # who waits for a turn, at first all, in order
+        self.workers, self._free = workers, at_once or len(workers)
+        self.outside, self.in_tree = outside, in_tree
+        self._wakes = {worker: threading.Condition(self.lock) for worker in workers}
+        self._queue = deque(workers)  # who waits for a turn, at first all, in order
         self.waits: dict[int, tuple[str, Callable[[], bool]]] = {}  # who waits for arrays
-        self._left = size
+        self._left = len(workers)
         self.messages: dict[tuple[int, str], Any] = {}
         self.sent: set[tuple[int, str]] = set()
-        self.shares: dict[str, dict[int, Any]] = {}
+        self._shares: dict[str, dict[int, Any]] = {}
+        self._results: dict[str, Any] = {}  # of collectives
         self.broken = False
 
     def begin(self, worker: int) -> None:
@@ -136,7 +147,7 @@ class _ThreadGroup:
             self._wakes[self._queue.popleft()].notify()
         self.broken |= len(self.waits) == self._left > 0
         if self.broken:
-            for wake in self._wakes:
+            for wake in self._wakes.values():
                 wake.notify()
 
     def _raise_deadlock(self, worker: int) -> NoReturn:
@@ -150,15 +161,24 @@ class _ThreadGroup:
             self.broken |= not succeeded
             self._give_turns()
 
-    def gather(self, worker: int, key: str, array: Any) -> list[Any]:
-        """Return the arrays of all workers for ``key``, in order."""
+    def combine(self, worker: int, key: str, array: Any, add: Callable[[dict[int, Any]], Any], kind: str) -> Any:
+        """Return the result of a collective of all workers, those ``outside`` included; the last one makes it."""
         with self.lock:
-            shares = self.shares.setdefault(key, {})
+            shares = self._shares.setdefault(key, {})
             if worker in shares:
                 raise RunError(f"worker {worker} gathers {key!r} twice")
             shares[worker] = array
-            self.until(worker, lambda: len(shares) == self.size, f"the others' share of {key!r}")
-            return [shares[number] for number in range(self.size)]
+            if len(shares) < len(self.workers):
+                self.until(worker, lambda: key in self._results, f"the others' share of {key!r}")
+                return self._results[key]
+        result = add({number: shares[number] for number in self.workers})
+        if self.outside is not None:
+            result = getattr(self.outside, kind)(key, result)
+        with self.lock:
+            self._results[key] = result
+            self._shares[key] = dict.fromkeys(shares)
+            self.notice_arrivals()
+        return result
 
 
 class ThreadPeers:
@@ -166,6 +186,22 @@ class ThreadPeers:
 
     def __init__(self, group: _ThreadGroup, worker: int):
         self._group, self.worker = group, worker
+
+    def join(self, ctx: Context) -> Context:
+        """Return a worker's context with the collectives and messages of the group."""
+
+        def collective(kind: str, add: Callable[[dict[int, Any]], Any]) -> Callable[[str, Array], Array]:
+            return lambda key, array: self._group.combine(self.worker, key, array, add, kind)
+
+        def add_up(shares: dict[int, Any]) -> Any:
+            if self._group.in_tree:
+                return add_in_tree(shares, operator.add)
+            return functools.reduce(operator.add, shares.values())
+
+        return replace(
+            ctx, all_reduce=collective("all_reduce", add_up), peers=self,
+            all_gather=collective("all_gather", lambda shares: ctx.ops.xp.concatenate([*shares.values()])),
+        )  # fmt: skip
 
     def send(self, location: int, key: str, array: Any) -> None:
         """Send an array to the worker ``location``."""

@@ -96,7 +96,8 @@ class LocalEngine(Engine):
         self._gradient_memory: Mapping[int, Sequence[Array]] = {}
         if not self._on_device and not job.updater.clip_global_norm:  # else gradients wait for the last one
             dense = (param for param in self._net.params.values() if param.trainable and not param.spec.sparse)
-            count = min(job.blocks, threads or available_cores()) + 1 if job.blocks else 1
+            # Each thread computes one, and the tree of sums waits for one at each height.
+            count = min(job.blocks, threads or available_cores()) + (job.blocks - 1).bit_length() if job.blocks else 1
             self._gradient_memory = buffers.few_bases((4 * param.size for param in dense), count)
         compute = algorithm(job.train_one_batch)
         if self._cut is None:

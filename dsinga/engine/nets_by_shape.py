@@ -41,7 +41,9 @@ def open_cut_nets(
 ) -> CutNets:
     """Return what computes a job's nets cut for ``workers`` workers in this process, on at most ``cores`` cores."""
     gather = (job.cluster or ClusterConf()).fullc_gather
-    nets: CutNets = lookup("engine", "cut")(workers, count_threads, gather, PRECISIONS[job.precision], cores)
+    nets: CutNets = lookup("engine", "cut")(
+        workers, count_threads, gather, PRECISIONS[job.precision], cores, bool(job.blocks)
+    )  # fmt: skip
     return nets
 
 

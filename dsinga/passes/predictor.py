@@ -217,14 +217,14 @@ class EvaluationPass(NamedTuple):
     batches: int
 
 
-def evaluate(passes: Iterable[tuple[NeuralNet, Any, int]], compute: Forward) -> list[Metrics]:
+def evaluate(passes: Iterable[tuple[Any, Any, int]], compute: Forward) -> list[Metrics]:
     """Return the metrics of each batch of several evaluation passes."""
     return [metrics for net, reader, batches in passes for _, metrics in compute(net, reader, (), batches)]
 
 
 def forward_in_order(
-    read_function: Callable[[NeuralNet, BatchReader], ReadFunction],
-    compute: Callable[[NeuralNet, BatchReader, int, Mapping[str, Records]], Metrics],
+    read_function: Callable[[Any, BatchReader], ReadFunction],
+    compute: Callable[[Any, BatchReader, int, Mapping[str, Records]], Metrics],
 ) -> Forward:
     """Return a function that evaluates batches in order, while a thread reads ahead.
 

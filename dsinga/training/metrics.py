@@ -12,6 +12,7 @@ from dsinga.layers.interface.context import Context
 from dsinga.layers.metrics.metric_state import MetricState
 from dsinga.net import NeuralNet
 from dsinga.ops import Ops
+from dsinga.ops.block_sums import add_in_tree
 from dsinga.ops.types import NotCapturable
 
 COPY = re.compile(r"^\d+#")  # prefix of the name of a layer's copy for a time step
@@ -28,6 +29,11 @@ def add_metrics(parts: Iterable[Metrics]) -> Metrics:
             before = sums.get(name, (0.0, 0.0))
             sums[name] = (before[0] + total, before[1] + count)
     return sums
+
+
+def add_blocks(parts: Mapping[int, Metrics]) -> Metrics:
+    """Add up the metrics of a batch's blocks, by number, in the tree of :mod:`dsinga.ops.block_sums`."""
+    return add_in_tree(parts, lambda left, right: add_metrics((left, right)))
 
 
 def read_metrics(reports: Iterable[tuple[str, Mapping[str, tuple[float, float]]]], ops: Ops) -> Reports:

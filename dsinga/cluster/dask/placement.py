@@ -13,6 +13,8 @@ from dsinga.base.arguments import counted
 from dsinga.base.errors import TooFewWorkers
 from dsinga.cluster.dask.dask_workers import Workers, count_processes, host, process
 from dsinga.cutting.cluster_topology import Topology
+from dsinga.layers.interface.context import cut_evenly
+from dsinga.ops.block_sums import nodes
 from dsinga.ops.types import Devices, Groups
 
 
@@ -94,12 +96,14 @@ class Placement(NamedTuple):
         servers: each server's Dask worker, by address: [server group][server].
         threads: each worker's number of kernel threads: [group][partition].
         devices: each worker's GPU, None for CPU cores: [group][partition]; empty if all compute on cores.
+        teams: the blocks that a thread computes together, in order: [group][team]; empty without blocks.
     """
 
     workers: Groups
     servers: Groups
     threads: tuple[tuple[int, ...], ...]
     devices: Devices = ()
+    teams: tuple[tuple[range, ...], ...] = ()
 
     def device(self, group: int, number: int) -> int | None:
         """Return a worker's GPU, None for CPU cores."""
@@ -162,7 +166,7 @@ def place(topology: Topology, workers: Workers, crowded: bool = False) -> Placem
     else:
         run_workers = _place_workers(topology, workers, crowded)
         servers = tuple(_place_servers_beside(topology, group, run_workers) for group in range(topology.server_groups))
-    return Placement(run_workers, servers, _threads(run_workers, workers))
+    return Placement(run_workers, servers, _threads(run_workers, workers), teams=_teams(topology, run_workers, workers))
 
 
 def place_lost(topology: Topology, placement: Placement, workers: Workers) -> Placement:
@@ -192,7 +196,24 @@ def place_lost(topology: Topology, placement: Placement, workers: Workers) -> Pl
         )
         for group, addresses in enumerate(placement.servers)
     )
-    return placement._replace(workers=moved, servers=servers)
+    return placement._replace(workers=moved, servers=servers, teams=_teams(topology, moved, workers))
+
+
+def _teams(topology: Topology, groups: Groups, workers: Workers) -> tuple[tuple[range, ...], ...]:
+    """Divide each Dask worker's blocks of a group among its threads, into nodes of the tree of sums."""
+    if topology.threads is None:
+        return ()
+    load = Counter(address for group in groups for address in group)
+    teams: list[tuple[range, ...]] = []
+    for group in groups:
+        found: list[range] = []
+        for address in dict.fromkeys(group):
+            blocks = [block for block, at in enumerate(group) if at == address]
+            threads = max(1, min(workers[address]["nthreads"] * len(blocks) // load[address], topology.threads))
+            for own in cut_evenly(len(blocks), min(threads, len(blocks))):
+                found += nodes(blocks[own.start : own.stop], topology.workers)
+        teams.append(tuple(sorted(found, key=lambda team: team.start)))
+    return tuple(teams)
 
 
 def _near(topology: Topology, number: int, group: Sequence[str], workers: Workers) -> Collection[str]:

@@ -26,7 +26,7 @@ _creating = threading.Lock()
 
 
 class WorkerActor:
-    """Keeps a worker of a run in its Dask worker's process, and serves its mailbox to other workers.
+    """Keeps a worker of a run, or a team of blocks, in its Dask worker's process, and serves its mailbox to others.
 
     Dask releases an Actor when the client is gone, even killed, so nothing stays of the run.
     """
@@ -39,6 +39,7 @@ class WorkerActor:
         servers: Mapping[ServerKey, str],
         processor: Processor,
         step: int,
+        blocks: int = 1,
     ):
         check_address(key.address)
         config = shared_config.share() if isinstance(shared_config, Packed) else shared_config
@@ -46,7 +47,7 @@ class WorkerActor:
             connect_sources(reader.stores.values(), get_client)
         with _creating:
             connections = {server: connection_to(address, server.name) for server, address in servers.items()}
-            worker = WORKERS[key] = GroupWorker(key, config, connections, processor, step)
+            worker = WORKERS[key] = GroupWorker(key, config, connections, processor, step, blocks)
         weakref.finalize(worker, buffers.clear)
         give_back_after(worker)
         to_host = config.has_bridges and process(key.address) != "inproc"

@@ -11,7 +11,7 @@ from dsinga.base.arrays import ParamArrays, averaged
 from dsinga.cluster.dask.dask_workers import host
 from dsinga.cluster.inference import forward_on_cluster
 from dsinga.cluster.placing.prepare import PreparedRun
-from dsinga.cluster.run.group_rounds import ROUNDS, ROUNDS_AHEAD, Grain
+from dsinga.cluster.run.group_rounds import ROUNDS, ROUNDS_AHEAD, Grain, reports_by_group
 from dsinga.cluster.run.recovery import RecoverableRun
 from dsinga.cluster.run.snapshots import LOST
 from dsinga.cluster.run.worker_groups import WorkerGroups
@@ -20,6 +20,7 @@ from dsinga.engine.engine import Engine, Loop, Places, Snapshot, StepReport
 from dsinga.job import Phase
 from dsinga.passes.inference import outputs_to_write, write_outputs
 from dsinga.training import Metrics, add_metrics
+from dsinga.training.metrics import add_blocks
 
 
 class ClusterEngine(Engine):
@@ -91,9 +92,8 @@ class ClusterEngine(Engine):
             self._move_reason = ""
         if reports:
             self._show_restarts(sum(report.timing["total"] for report in reports[1:]), 0)
-            workers = self._prepared.topology.workers
-            for start in range(0, len(by_worker), workers):  # synchronous groups report together
-                self._events.round(start // workers, by_worker[start : start + workers])
+            for group, of_group in enumerate(reports_by_group(by_worker, self._prepared.topology.workers)):
+                self._events.round(group, of_group)
         return reports
 
     def _consider_move(self, groups: WorkerGroups, loop: Loop, stop: int) -> None:
@@ -124,8 +124,15 @@ class ClusterEngine(Engine):
         """Let the workers of group 0 evaluate their parts of each batch."""
         step = self._reached
         averages = self.params() if self._averages else None
-        by_worker = self._run.do(lambda run: run.workers.chains.wait(run.evaluate(phase, batches, step, averages)))
-        return add_metrics([add_metrics(batch) for batch in zip(*by_worker, strict=True)])
+        firsts, by_worker = self._run.do(
+            lambda run: (
+                [team.start for team in run.workers.teams(0)],
+                run.workers.chains.wait(run.evaluate(phase, batches, step, averages)),
+            )
+        )
+        of_batches = [dict(zip(firsts, batch, strict=True)) for batch in zip(*by_worker, strict=True)]
+        in_tree = self._prepared.topology.threads is not None
+        return add_metrics([add_blocks(parts) if in_tree else add_metrics(parts.values()) for parts in of_batches])
 
     def write_outputs(self, phase: Phase, batches: int) -> None:
         """Write the files of a phase's output layers; a validation writes the files that no test writes."""

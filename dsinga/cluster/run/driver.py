@@ -6,6 +6,7 @@ import contextlib
 import logging
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 from distributed import Client
@@ -69,6 +70,8 @@ def train(
             announce=observer.waiting,
         ) as prepared,
     ):  # fmt: skip
+        if grain is not ROUNDS:  # which computes each block by tasks of its own
+            prepared = replace(prepared, config=replace(prepared.config, joins_blocks=False))
         nets = {phase: net.whole for phase, net in prepared.config.nets.items()}
         all_extensions, begin = begin_run(prepared.job, nets, prepared.epochs, options)
         observer.begin(begin.step)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import itertools
 import logging
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
@@ -15,8 +16,9 @@ from dsinga.cluster.run.cluster_run import ClusterRun
 from dsinga.cluster.worker.config import RoundReport
 from dsinga.engine.engine import StepReport
 from dsinga.job import Job
-from dsinga.training import add_metrics
+from dsinga.training import Metrics, add_metrics
 from dsinga.training.divergence import LEFT_OUT
+from dsinga.training.metrics import add_blocks
 
 _log = logging.getLogger(__name__)
 
@@ -60,7 +62,7 @@ class GroupRounds:
     def __init__(self, run: ClusterRun, grain: Grain, group: int, start: int, groups: int = 1):
         self._run, self._grain = run, grain
         self._groups = range(group, group + groups)
-        topology = run.config.topology
+        topology = self._topology = run.config.topology
         self.group, self.sent, self.read_to = group, start, start
         self.speed = 0.0
         self.length = RoundLength(grain.most_steps, topology.groups * topology.workers)
@@ -83,18 +85,41 @@ class GroupRounds:
     def read(self, reports: Sequence[RoundReport]) -> list[StepReport]:
         """Return a report of each step of the oldest round; adapt the length of later rounds."""
         self._in_flight.popleft()
-        for group, number in zip(self._groups, range(0, len(reports), len(reports) // len(self._groups)), strict=True):
-            for step in reports[number].skipped:
+        by_group = reports_by_group(reports, self._topology.workers)
+        for group, of_group in zip(self._groups, by_group, strict=True):
+            for step in of_group[0].skipped:
                 _log.warning(LEFT_OUT, group, step)
         seconds = _seconds_per_step(reports)
         self.read_to += len(seconds)
         self.length.learn(seconds)
         self.speed = len(seconds) / sum(seconds)
-        metrics = zip(*(report.metrics for report in reports), strict=True)
         return [
-            StepReport(add_metrics(parts), _timing(reports, number, seconds[number]))
-            for number, parts in enumerate(metrics)
+            StepReport(
+                add_metrics([self._metrics(of_group, number) for of_group in by_group]),
+                _timing(reports, number, seconds[number]),
+            )
+            for number in range(len(seconds))
         ]
+
+    def _metrics(self, reports: Sequence[RoundReport], number: int) -> Metrics:
+        """Add up the metrics of a step of the workers of a group."""
+        if self._topology.threads is None:
+            return add_metrics([report.metrics[number] for report in reports])
+        firsts = itertools.accumulate((report.blocks for report in reports), initial=0)
+        return add_blocks({first: report.metrics[number] for first, report in zip(firsts, reports, strict=False)})
+
+
+def reports_by_group(reports: Sequence[RoundReport], workers: int) -> list[list[RoundReport]]:
+    """Divide the reports of synchronous groups of ``workers`` workers, which come together."""
+    groups: list[list[RoundReport]] = []
+    left = 0
+    for report in reports:
+        if not left:
+            groups.append([])
+            left = workers
+        groups[-1].append(report)
+        left -= report.blocks
+    return groups
 
 
 def _seconds_per_step(reports: Sequence[RoundReport]) -> list[float]:

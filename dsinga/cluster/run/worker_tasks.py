@@ -48,17 +48,24 @@ class WorkerTasks:
         self._several = config.topology.groups > 1
         self.move(placement, check)
         self._moments: tuple[int, int] = (-1, 0)  # the last step that tasks were named after, and how many were
-        groups = placement.workers
-        self.generations = dict.fromkeys(range(len(groups)), config.generation)
-        # By worker group: its Actors, all its tasks, and the last task of each of its workers.
+        groups = range(len(placement.workers))
+        self.generations = dict.fromkeys(groups, config.generation)
+        # By worker group: its Actors, all its tasks, and the last task of each of its Actors.
         self._actors: list[list[Future]] = [[] for _ in groups]
         self._futures: list[weakref.WeakSet[Future]] = [weakref.WeakSet() for _ in groups]
-        self._tokens: list[list[Future | None]] = [[None] * len(group) for group in groups]
+        self._tokens: list[list[Future | None]] = [[None for _ in self.teams(group)] for group in groups]
 
     def move(self, placement: Placement, check: Check) -> None:
         """Create later workers by another placement, and wait with another check."""
         self._placement, self._check = placement, check
         self.chains = TaskChains(self._client, placement.addresses, check)
+
+    def teams(self, group: int) -> Sequence[range]:
+        """Return the workers of a group that each Actor computes: one, or the blocks of a team."""
+        placement = self._placement
+        if self._config.joins_blocks and not placement.devices:
+            return placement.teams[group]
+        return [range(worker, worker + 1) for worker in range(len(placement.workers[group]))]
 
     def gather(self, futures: Sequence[Future]) -> list[Any]:
         """Wait for the results of tasks, in order; chains do not go on meanwhile."""
@@ -71,18 +78,20 @@ class WorkerTasks:
         packed = Packed(self._config) if all(store.from_files for store in stores) else self._config
         config = self.share(packed, steps, WorkerActor)
         for group, step in steps.items():
+            threads = self._placement.threads[group]
             self._actors[group] = [
                 self._submit(
-                    WorkerActor, group, p, "", config, servers[group],
-                    Processor(threads, self._placement.device(group, p), self._config.precision), step,
-                    actor=True,
+                    WorkerActor, group, team.start, "", config, servers[group],
+                    Processor(threads[team.start], self._placement.device(group, team.start), self._config.precision),
+                    step, len(team), actor=True,
                 )
-                for p, threads in enumerate(self._placement.threads[group])
+                for team in self.teams(group)
             ]  # fmt: skip
+            self._tokens[group] = [None for _ in self._actors[group]]
         self.chains.wait([actor for group in steps for actor in self._actors[group]])
         connected: list[Future] = []
         for group in steps if self._config.has_bridges else ():
-            peers = [self._key(group, p) for p in range(len(self._placement.workers[group]))]
+            peers = [self._key(group, team.start) for team in self.teams(group)]
             connected += self.submit(tasks.connect_peers, group, "", peers)
         self.chains.wait(connected)
 
@@ -96,17 +105,20 @@ class WorkerTasks:
         self._tell(addresses.difference(lost), end_groups, self._config.run, generations, message)
         self.forget([future for group in groups for future in self._futures[group]])
         for group in groups:
-            self._actors[group], self._tokens[group] = [], [None] * len(self._tokens[group])
+            self._actors[group], self._tokens[group] = [], []
 
     def submit(self, task: Callable[..., Any], group: int, what: str, *arguments: Any) -> list[Future]:
-        """Send a task to every worker of a group, each after the worker's previous task; return futures."""
-        futures = [self._submit(task, group, p, what, *arguments, token) for p, token in enumerate(self._tokens[group])]
+        """Send a task to every Actor of a group, each after its previous task; return futures."""
+        futures = [
+            self._submit(task, group, team.start, what, *arguments, token)
+            for team, token in zip(self.teams(group), self._tokens[group], strict=True)
+        ]
         self._tokens[group] = [*futures]
         return futures
 
     def submit_graph(self, group: int, submit: Submit) -> list[Future]:
         """Send a task graph for a worker group, after the group's previous tasks."""
-        keys = [self._key(group, p) for p in range(len(self._tokens[group]))]
+        keys = [self._key(group, team.start) for team in self.teams(group)]
         with run_span(priority=PRIORITY):
             futures = submit(self._client, keys, self._tokens[group])
         self._futures[group].update(futures)

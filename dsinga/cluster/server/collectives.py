@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import operator
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
@@ -10,6 +11,7 @@ from concurrent.futures import Future
 import numpy as np
 
 from dsinga.cluster.server.gradient_accumulator import Generations, describe_arrivals
+from dsinga.ops.block_sums import add_in_tree
 
 
 def add_up(arrays: Sequence[np.ndarray]) -> np.ndarray:
@@ -22,7 +24,12 @@ def join_rows(arrays: Sequence[np.ndarray]) -> np.ndarray:
     return np.concatenate(arrays) if len(arrays) > 1 else arrays[0]
 
 
-KINDS: Mapping[str, Callable[[Sequence[np.ndarray]], np.ndarray]] = {"all_reduce": add_up, "all_gather": join_rows}
+# By the kind of a collective, what makes its result of arrays in the order of their workers.
+KINDS: Mapping[str, Callable[[Mapping[int, np.ndarray]], np.ndarray]] = {
+    "all_reduce": lambda arrays: add_up([*arrays.values()]),
+    "all_gather": lambda arrays: join_rows([*arrays.values()]),
+    "tree_reduce": lambda arrays: add_in_tree(arrays, operator.add),
+}
 
 
 class _Collective:
@@ -34,15 +41,16 @@ class _Collective:
         self.arrays: dict[int, np.ndarray] = {}
         self.future: Future[np.ndarray] = Future()
         self.future.set_running_or_notify_cancel()  # all workers share it: none may cancel it
-        self.departures = 0  # workers that have gone on to another collective
+        self.missing = {*contributors}
+        self.departures = 0  # contributors that have gone on to another collective
 
     @property
     def complete(self) -> bool:
-        return len(self.arrays) == len(self.contributors)
+        return not self.missing
 
     def resolve(self) -> None:
         try:
-            result = self.combine([self.arrays[worker] for worker in self.contributors]).view()
+            result = self.combine({worker: self.arrays[worker] for worker in sorted(self.arrays)}).view()
             result.flags.writeable = False
             self.future.set_result(result)
         except Exception as error:  # such as shapes that do not fit: all workers get it, not only the last one
@@ -65,12 +73,13 @@ class Collectives:
 
     def add(
         self, kind: str, key: str, group: int, worker: int, array: np.ndarray, contributors: Sequence[int],
-        generation: int = 0,
+        generation: int = 0, blocks: int = 1,
     ) -> Future[np.ndarray]:  # fmt: skip
         """Add the array of a worker; return a future of the contributors' arrays, combined in order.
 
-        The result is one read-only array, shared by all workers. ``kind`` is "all_reduce" for the sum, "all_gather" for
-        joined rows. A group uses a key once in a run.
+        The result is one read-only array, shared by all workers. ``kind`` is "all_reduce" for the sum, "tree_reduce"
+        for the sum of blocks in their tree, "all_gather" for joined rows. A group uses a key once in a run. The worker
+        may stand for ``blocks`` contributors, from number ``worker`` on.
         """
         self._generations.check(group, generation, f"a collective of worker {worker} of group {group}")
         with self._lock:
@@ -78,23 +87,25 @@ class Collectives:
                 failed: Future[np.ndarray] = Future()
                 failed.set_exception(self._error)
                 return failed
-            self._leave(group, worker, key)
+            self._leave(group, worker, key, blocks)
             collective = self._collectives.setdefault((group, key), _Collective(kind, contributors))
             if worker in collective.arrays:
                 return collective.future
-            assert worker in collective.contributors, (key, worker, collective.contributors)
+            members = {*range(worker, worker + blocks)}
+            assert members <= collective.missing, (key, worker, collective.contributors)
             collective.arrays[worker] = array
+            collective.missing -= members
             complete = collective.complete  # read under the lock, so that it is true in one call only
         if complete:
             collective.resolve()
         return collective.future
 
-    def _leave(self, group: int, worker: int, key: str) -> None:
+    def _leave(self, group: int, worker: int, key: str, blocks: int) -> None:
         last = self._last.get((group, worker), key)
         self._last[group, worker] = key
         if last != key:
             collective = self._collectives[group, last]
-            collective.departures += 1
+            collective.departures += blocks
             if collective.departures == len(collective.contributors):
                 del self._collectives[group, last]
 
@@ -119,7 +130,7 @@ class Collectives:
         with self._lock:
             return [
                 f"collective{f' of group {group}' if self._several else ''} {key!r}: "
-                f"{describe_arrivals(collective.arrays, collective.contributors)}"
+                f"{describe_arrivals({*collective.contributors} - collective.missing, collective.contributors)}"
                 for (group, key), collective in self._collectives.items()
                 if not collective.complete
             ]

@@ -11,6 +11,7 @@ import numpy as np
 from dsinga.base import buffers
 from dsinga.base.errors import RunError
 from dsinga.ops import SparseRows
+from dsinga.ops.block_sums import add_gradients, add_in_tree, halves
 from dsinga.ops.sparse import add_up, scaled, values_of
 from dsinga.ops.update import sum_of_squares
 
@@ -18,7 +19,8 @@ from dsinga.ops.update import sum_of_squares
 class Push(NamedTuple):
     """The header of a message of gradients, a push: the generation, worker group, step and worker.
 
-    With ``skip`` there are no gradients; all workers of a group skip a step, or none.
+    With ``skip`` there are no gradients; all workers of a group skip a step, or none. The worker may push the sum of
+    ``blocks`` blocks, from number ``worker`` on.
     """
 
     generation: int
@@ -26,6 +28,7 @@ class Push(NamedTuple):
     step: int
     worker: int
     skip: bool = False
+    blocks: int = 1
 
 
 class Generations:
@@ -56,37 +59,43 @@ class Generations:
 class GradientAccumulator:
     """Collects the gradients of one slice from the workers of one group, for the group's step ``version``.
 
+    Gradients are added in the order of the workers or, ``in_tree``, of blocks (:mod:`dsinga.ops.block_sums`).
+
     Not thread-safe: the shard holds its lock, except for :attr:`parts` and :meth:`total`, which run after a step's last
     gradient.
     """
 
-    def __init__(self, contributors: Sequence[int], version: int):
+    def __init__(self, contributors: Sequence[int], version: int, in_tree: bool = False):
         assert list(contributors) == sorted(set(contributors)), contributors
         self.version = version
         self._next_version = version + 1
         self.copy: np.ndarray | None = None  # the value that the group gets at this version, see ServedSlice.copy_for
         self.changes_seen = 0  # how often the value had changed before ``copy`` was made
-        self._contributors, self._contributor_set = contributors, frozenset(contributors)
+        self._contributors, self._in_tree = contributors, in_tree
+        self._missing = {*contributors}
         self._parts: dict[int, np.ndarray | SparseRows | None] = {}
         self._sum: np.ndarray | SparseRows | None = None  # in place of the parts, see reduce
         self.factor = 1.0  # multiplies the sum
 
-    def add(self, step: int, worker: int, gradient: np.ndarray | SparseRows | None) -> bool:
+    def add(self, step: int, worker: int, gradient: np.ndarray | SparseRows | None, blocks: int = 1) -> bool:
         """Add the gradient of ``worker`` for ``step``; return whether it was the last missing one.
 
-        A repeated gradient is dropped. None skips the step; all workers must skip it.
+        A repeated gradient is dropped. None skips the step; all workers must skip it. It may be the sum of ``blocks``
+        blocks, from number ``worker`` on.
         """
         assert step <= self.version, f"a push for step {step} during step {self.version}"
-        assert worker in self._contributor_set, f"a push of worker {worker}, not one of {self._contributors}"
-        if step < self.version or worker in self._parts:
+        members = [each for each in self._contributors if worker <= each < worker + blocks]
+        assert members, f"a push of worker {worker}, not one of {self._contributors}"
+        if step < self.version or members[0] not in self._missing:
             return False
-        self._parts[worker] = gradient
-        return len(self._parts) == len(self._contributors)
+        self._parts[members[0]] = gradient
+        self._missing.difference_update(members)
+        return not self._missing
 
     @property
     def complete(self) -> bool:
         """Whether all workers have contributed, so that an update may be running."""
-        return len(self._parts) == len(self._contributors)
+        return not self._missing
 
     @property
     def idle(self) -> bool:
@@ -95,12 +104,16 @@ class GradientAccumulator:
 
     @property
     def parts(self) -> list[np.ndarray | SparseRows]:
-        """The gradients in worker order, or only their sum; empty if the step is skipped."""
+        """The gradients in worker order, at most two sums of blocks, or only their sum; empty if skipped."""
         if self._sum is not None:
             return [self._sum]
-        parts = [part for worker in self._contributors if (part := self._parts[worker]) is not None]
-        assert len(parts) in (0, len(self._contributors)), f"step {self.version} is skipped by some"
-        return parts
+        parts = {worker: part for worker in sorted(self._parts) if (part := self._parts[worker]) is not None}
+        assert len(parts) in (0, len(self._parts)), f"step {self.version} is skipped by some"
+        if self._in_tree and len(parts) > 2:
+            sums = {half[0]: {worker: parts[worker] for worker in half} for half in halves([*parts])}
+            parts = {worker: add_in_tree(half, add_gradients) for worker, half in sums.items()}
+            self._parts = {**parts}
+        return [*parts.values()]
 
     def total(self) -> np.ndarray | SparseRows | None:
         """Return the ordered sum of the gradients, times :attr:`factor`; None if the step is skipped. Read-only.
@@ -140,6 +153,7 @@ class GradientAccumulator:
     def drop(self) -> None:
         """Drop the gradients of this version."""
         self._parts, self._sum, self.factor = {}, None, 1.0
+        self._missing = {*self._contributors}
 
     @property
     def next_step(self) -> int:
@@ -154,7 +168,8 @@ class GradientAccumulator:
 
     def pending(self) -> str:
         """Name the workers with missing gradients, for errors."""
-        return f"at step {self.version}: {describe_arrivals(self._parts, self._contributors)}"
+        arrived = {*self._contributors} - self._missing
+        return f"at step {self.version}: {describe_arrivals(arrived, self._contributors)}"
 
 
 def describe_arrivals(arrivals: Iterable[int], contributors: Sequence[int]) -> str:

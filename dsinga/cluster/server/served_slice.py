@@ -67,7 +67,7 @@ class SliceSpec(NamedTuple):
 
     The sum of pushes replaces a slice that is not trainable. ``contributors`` are the workers that push it in every
     step, in rising order. ``is_gradient`` says that workers apply the sum of gradients themselves. Gradients of steps
-    before ``first_step`` are dropped.
+    before ``first_step`` are dropped. ``in_tree`` says that contributors are blocks, added in their tree.
     """
 
     slice: Slice
@@ -79,6 +79,7 @@ class SliceSpec(NamedTuple):
     is_gradient: bool = False
     shape: tuple[int, ...] = ()
     first_step: int = 0
+    in_tree: bool = False
 
 
 class ShardCopy(NamedTuple):
@@ -109,7 +110,7 @@ class ServedSlice:
         # The state of averaging with other server groups: the outer params, the outer optimizer's arrays.
         self.outer: dict[str, np.ndarray] = {}
         self.lock = threading.Lock()
-        self.accumulators = {group: GradientAccumulator(spec.contributors, start) for group in groups}
+        self.accumulators = {group: GradientAccumulator(spec.contributors, start, spec.in_tree) for group in groups}
         self.changes = 0  # how often the value has changed since the start, by updates and by other server groups
         self.meter: StalenessMeter | None = None  # measures how stale gradients are, if pulls return copies
         self._sum: SparseRows | None = None  # the value of a slice that is not trainable, if it is sparse rows
@@ -142,15 +143,17 @@ class ServedSlice:
         updater.check_state(self.spec.slice.param, state)
         return {name: _owned(array, self.spec.slice.size) for name, array in state.items()}
 
-    def contribute(self, group: int, step: int, worker: int, gradient: np.ndarray | SparseRows | None) -> bool:
-        """Add a worker's gradient for its group's step; return whether it was the last missing one."""
+    def contribute(
+        self, group: int, step: int, worker: int, gradient: np.ndarray | SparseRows | None, blocks: int = 1
+    ) -> bool:
+        """Add a gradient for a group's step (:meth:`GradientAccumulator.add`); return whether none is missing."""
         assert self.filled, f"slice {self.spec.slice} is pushed before its first value was put"
         if gradient is None or step < self.spec.first_step:
-            return self.accumulators[group].add(step, worker, None)
+            return self.accumulators[group].add(step, worker, None, blocks)
         value = self.value.reshape(-1, self.spec.slice.width) if isinstance(gradient, SparseRows) else self.value
         assert gradient.shape == value.shape, (str(self.spec.slice), gradient.shape)
         assert gradient.dtype == np.float32, (str(self.spec.slice), gradient.dtype)
-        return self.accumulators[group].add(step, worker, gradient)
+        return self.accumulators[group].add(step, worker, gradient, blocks)
 
     @property
     def is_clipped(self) -> bool:

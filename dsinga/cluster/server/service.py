@@ -58,8 +58,8 @@ class ShardService:
 
         ``clip`` (push, factor): update the slices by these gradients times ``factor``.
 
-        ``collective`` (kind, key, generation, group, worker, contributors): return the arrays of some workers of a
-            worker group, summed (kind "all_reduce") or with their rows joined ("all_gather").
+        ``collective`` (kind, key, generation, group, worker, contributors, blocks): return the arrays of some workers
+            of a worker group, combined (:meth:`Collectives.add`).
 
         ``receive`` (route, keys, sender, generation): accept a message of the server group ``sender``.
 
@@ -139,9 +139,9 @@ class ShardService:
 
     def _collective(
         self, items: Sequence[Array], kind: str, key: str, generation: int, group: int, worker: int,
-        contributors: Sequence[int],
+        contributors: Sequence[int], blocks: int = 1,
     ) -> PendingAnswer:  # fmt: skip
-        future = self.shard.collectives.add(kind, key, group, worker, items[0], contributors, generation)
+        future = self.shard.collectives.add(kind, key, group, worker, items[0], contributors, generation, blocks)
         return PendingAnswer(self.shard, future, lambda array: [array])
 
     def _move(self, items: Sequence[Array], ids: Sequence[int]) -> None:

@@ -141,7 +141,9 @@ class Shard:
             complete = [
                 self.slices[id]
                 for id, gradient in gradients.items()
-                if self.slices[id].contribute(push.group, push.step, push.worker, None if push.skip else gradient)
+                if self.slices[id].contribute(
+                    push.group, push.step, push.worker, None if push.skip else gradient, push.blocks
+                )
             ]
         self._update(self.norms.hold(complete, push), push.group, [self.slices[id] for id in gradients])
 

@@ -50,6 +50,7 @@ class WorkerConfig:
         replicated: the names of parts that each user copies and updates itself.
         skip_bad_batches: whether a batch is left out if its loss or a gradient is not finite.
         precision: the number format of matrix products: "float32", "tf32" (of GPUs) or "bf16".
+        joins_blocks: whether a thread computes its blocks as one worker, a team, which sends the sums of its blocks.
     """
 
     run: str
@@ -67,6 +68,7 @@ class WorkerConfig:
     outer_average: EMAConf | None = None
     skip_bad_batches: bool = False
     precision: str = "float32"
+    joins_blocks: bool = False
     passes: Mapping[Phase, Sequence[EvaluationPass]] = field(default_factory=dict)
     secret: Secret = field(default_factory=Secret)
 
@@ -121,9 +123,11 @@ class RoundReport(NamedTuple):
 
     Attributes:
         metrics: the metrics of each step; empty for a skipped step.
+        blocks: the number of workers that it is of; more than one for a team of blocks.
     """
 
     metrics: list[Metrics]
     timings: list[Timing]
     step: int
     skipped: Sequence[int] = ()
+    blocks: int = 1

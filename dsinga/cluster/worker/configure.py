@@ -11,7 +11,7 @@ from dsinga.cluster.worker.exchange_options import ExchangeOptions
 from dsinga.cutting.cluster_topology import Topology
 from dsinga.cutting.partitioned import LayerCut, ParamPart, PartitionedNet
 from dsinga.cutting.phases import cut_like
-from dsinga.job import ClusterConf, Job, Phase, UpdatePlace
+from dsinga.job import ClusterConf, Compression, Job, Phase, UpdatePlace
 from dsinga.job.enums import PRECISIONS
 from dsinga.net import NeuralNet
 from dsinga.passes.opened_job import OpenedJob
@@ -91,6 +91,9 @@ def configure(
         options=ExchangeOptions(conf.pull, overlap, conf.compression, conf.topk_share, timeout, piece_bytes),
         skip_bad_batches=job.skip_bad_batches,
         precision=PRECISIONS[job.precision],
+        joins_blocks=topology.threads is not None
+        and conf.compression is Compression.kNone
+        and not any(local.bridged for net in nets.values() for local in net.locals),
     )
 
 

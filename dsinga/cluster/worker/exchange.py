@@ -18,7 +18,7 @@ from dsinga.cluster.worker.global_clipping import GlobalClipping
 from dsinga.cluster.worker.param_homes import CachedRowsHome, DeviceHome, ParamHome, ReplicatedHome, ServedHome, Shape
 from dsinga.cluster.worker.server_client import ServerClient
 from dsinga.job import PullTime
-from dsinga.ops import Array, Ops
+from dsinga.ops import Array, Ops, SparseRows
 from dsinga.training.divergence import first_bad_gradient
 from dsinga.training.local_updater import LocalUpdater, check_gradient
 
@@ -148,6 +148,10 @@ class Exchange(Mapping[str, Array]):
             if bucket.add(slice_, part) and self._options.overlap:
                 bucket.send(self._step)
         self._meter.waited += time.perf_counter() - started
+
+    def default_gradient(self, name: str) -> Array | SparseRows:
+        """Return the gradient of a worker without one (:meth:`ParamHome.default_gradient`)."""
+        return self._homes[name].default_gradient()
 
     def finish(self) -> None:
         """End the present step; params without a gradient get :meth:`ParamHome.default_gradient`."""

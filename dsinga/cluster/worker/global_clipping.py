@@ -58,8 +58,8 @@ class GlobalClipping(NamedTuple):
         return factor
 
 
-def global_clipping(config: WorkerConfig, worker: int) -> GlobalClipping | None:
-    """Make a worker's clipping by the norm of all gradients; None without a bound."""
+def global_clipping(config: WorkerConfig, workers: range) -> GlobalClipping | None:
+    """Make the clipping of a worker, or of a team's blocks, by the norm of all gradients; None without a bound."""
     max_norm = config.updater.conf.clip_global_norm
     if not max_norm:
         return None
@@ -75,12 +75,12 @@ def global_clipping(config: WorkerConfig, worker: int) -> GlobalClipping | None:
         {
             server: sorted(slice_.id for slice_ in clipped if slice_.server == server)
             for server, user in users.items()
-            if user == worker
+            if user in workers
         },
         {
             name: places[name]
             for name, part in config.parts.items()
-            if name not in sliced and part.users[0] == worker and config.params[name].trainable
+            if name not in sliced and part.users[0] in workers and config.params[name].trainable
         },
         len(config.slices) + len(config.parts),
         config.topology.workers,

@@ -18,6 +18,7 @@ from dsinga.cluster.server import Slice
 from dsinga.cluster.server.update_executors import thread_updates
 from dsinga.cluster.transport.endpoints import OpenConnection, connect
 from dsinga.cluster.transport.interface import Transport
+from dsinga.cluster.worker.block_team import BlockTeam, Read, read_blocks
 from dsinga.cluster.worker.config import ReplicaState, RoundReport, ServerKey, WorkerConfig, WorkerKey
 from dsinga.cluster.worker.exchange import COLLECTIVES_SERVER, Exchange, move_local_slices, param_homes
 from dsinga.cluster.worker.exchange_options import Meter
@@ -25,6 +26,7 @@ from dsinga.cluster.worker.global_clipping import global_clipping
 from dsinga.cluster.worker.mailbox import GroupPeers
 from dsinga.cluster.worker.server_client import ServerClient, WorkerId, gradient_memory
 from dsinga.cutting.cluster_topology import group_seed
+from dsinga.cutting.partitioned import PartitionedNet
 from dsinga.data import AlgorithmRecords
 from dsinga.job import Compression, Phase, PullTime
 from dsinga.layers import Context, Layer, Records, Rows
@@ -46,17 +48,19 @@ from dsinga.training.local_updater import LocalUpdater
 class GroupWorker:
     """A worker of a worker group, which trains one part of the net. For one thread at a time.
 
-    Methods that compute are called in ``thread``, because kernels belong to a thread.
+    Methods that compute are called in ``thread``, because kernels belong to a thread. It may be a team of ``blocks``
+    workers, from its own number on.
     """
 
     def __init__(
         self, key: WorkerKey, config: WorkerConfig, servers: Mapping[ServerKey, OpenConnection | None],
-        processor: Processor, step: int,
+        processor: Processor, step: int, blocks: int = 1,
     ):  # fmt: skip
         reader = config.readers[Phase.kTrain].of_group(key.group)
         if reader is not config.readers[Phase.kTrain]:  # a copy would not be the one that the process shares
             config = replace(config, readers={**config.readers, Phase.kTrain: reader})
-        self._key = key
+        self._key, self._blocks = key, range(key.worker, key.worker + blocks)
+        self._team: BlockTeam | None = None
         self._config = config
         self._processor = processor
         self._step = step
@@ -67,19 +71,20 @@ class GroupWorker:
         self._data_seconds = 0.0  # of waiting for records in this iteration
         self._started = self._updated = 0.0  # when it began, and the seconds of updates in this thread until then
         self._closed = False
-        self._regional_readers: dict[int, BatchReader] = {}  # by the id of the reader of the config
+        self._regional_readers: dict[tuple[int, int], BatchReader] = {}  # by the id of the config's reader, and worker
         self._meter = Meter()
         self.thread = SerialExecutor(f"dsinga {key}")
         self.on_abort: list[Callable[[str], None]] = []  # called with the reason when the run ends
         self.peers = GroupPeers(config.options.timeout, self._meter)
-        nets = [net.locals[key.worker] for net in config.nets.values()]
+        nets = [net.locals[block] for net in config.nets.values() for block in self._blocks]
         shapes = {name: param.shape for net in nets for name, param in net.params.items()}
         self._names = tuple(shapes)
         replicated = {name: config.params[name] for name in shapes if name in config.replicated}
         self._replicated = LocalUpdater(config.updater, replicated, self._ops) if replicated else None
         slices = [slice_ for slice_ in config.slices if slice_.param in shapes]
         self._transports = _connect(servers, slices)
-        worker = WorkerId(key.generation, key.group, key.worker, config.topology.workers)
+        topology = config.topology
+        worker = WorkerId(*key[1:4], topology.workers, blocks, topology.threads is not None)
         clients = {
             server: ServerClient(transport, worker, processor.device) for server, transport in self._transports.items()
         }
@@ -97,18 +102,25 @@ class GroupWorker:
     ) -> None:
         """Create the exchange with the servers, and the training step, captured if kernels support it."""
         config = self._config
-        lasting = self._shares(name for name in shapes if not config.params[name].trainable)
+        names = [name for name in shapes if not config.params[name].trainable]
+        shares = {block: self._shares(block, names) for block in self._blocks}
+        lasting = shares[self._key.worker]
         is_shared = bool(clients) and all(client.shares_gpu() for client in clients.values())
         homes = param_homes(shapes, slices, clients, lasting, self._replicated, self._ops if is_shared else None)
         move_local_slices(homes, clients)
         inner = Meter() if self._on_device else self._meter
-        clipping = global_clipping(config, self._key.worker)
+        clipping = global_clipping(config, self._blocks)
         self._exchange = Exchange(homes, clients, config.options, inner, self._replicated, clipping)
         self.exchange = self._exchange
         micro_batches = config.readers[Phase.kTrain].micro_batches
         net, capture = self.net(Phase.kTrain), self._ops.capture()
         passes = passes_of(self._ops, "training passes") if capture is None and not net.bridged else None
         compute = replayed(config.algorithm, passes, copies=True)
+        if len(self._blocks) > 1:
+            self._team = BlockTeam(
+                self._blocks, config, self._exchange, self._ops, self._processor, shares, self._gradient_memory
+            )
+            compute = self._team.backward
         self._training_step = TrainingStep(compute, net, micro_batches, config.skip_bad_batches)
         self._captured = None
         if capture is None:
@@ -122,17 +134,17 @@ class GroupWorker:
             self._training_step, config.updater, self.exchange, self.exchange, len(local) == len(shapes)
         )
 
-    def _shares(self, lasting: Iterable[str]) -> dict[str, float]:
-        """Return this worker's share of each param that is state, not trained: its share of the rows."""
+    def _shares(self, worker: int, lasting: Iterable[str]) -> dict[str, float]:
+        """Return a worker's share of each param that is state, not trained: its share of the rows."""
         shares = dict.fromkeys(lasting, 0.0)
-        for node in self.net(Phase.kTrain).nodes:
-            share = row_share(node.layer, node.rows or self._config.readers[Phase.kTrain].parts[self._key.worker])
+        for node in self._config.nets[Phase.kTrain].locals[worker].nodes:
+            share = row_share(node.layer, node.rows or self._config.readers[Phase.kTrain].parts[worker])
             shares.update((name, share) for name in node.params if name in shares)
         return shares
 
     def train(self, start: int, stop: int) -> RoundReport:
         """Do the iterations ``start`` to ``stop`` - 1; return their metrics and timings."""
-        report = RoundReport([], [], stop, skipped := [])
+        report = RoundReport([], [], stop, skipped := [], len(self._blocks))
 
         def add(begun: BegunStep, metrics: Metrics | None, timing: Timing) -> None:
             report.metrics.append(metrics or {})
@@ -196,7 +208,7 @@ class GroupWorker:
         started = time.perf_counter()
         if self._prefetch is None:
             reader = self._config.readers[Phase.kTrain]
-            read = self._read_function(self.net(Phase.kTrain), reader)
+            read = self._read_function(self._config.nets[Phase.kTrain], reader)
             self._prefetch = Prefetch(read, step * reader.micro_batches, reader.stop())
             if self._closed:  # close(), which another thread calls, may have come before this assignment
                 self._prefetch.close()
@@ -243,19 +255,20 @@ class GroupWorker:
         if params is not None:
             values = {name: self._ops.asarray(params[name]) for name in self._names}
 
-        def compute(net: NeuralNet, reader: BatchReader, number: int, records: Mapping[str, Records]) -> Metrics:
+        def compute(net: PartitionedNet, reader: BatchReader, number: int, records: Mapping[str, Records]) -> Metrics:
             iteration = f"batch {number} of {phase.name} at step {version}"
             self.peers.begin(iteration)
             ctx = self._context(phase, reader.parts[self._key.worker], number, iteration, self.peers)
-            captured = self._captured if params is None else None
-            metrics = None if captured is None else captured.evaluate(net, records, ctx)
-            if metrics is None:
-                metrics = forward(net, values, records, ctx)[1]
+            local, captured = net.locals[self._key.worker], self._captured if params is None else None
+            metrics = None if captured is None else captured.evaluate(local, records, ctx)
+            if self._team is not None:
+                metrics = self._team.forward(net, reader.parts, values, records, ctx)
+            elif metrics is None:
+                metrics = forward(local, values, records, ctx)[1]
             self.peers.finish()
             return metrics
 
-        local_passes = [(net.locals[self._key.worker], reader, count) for net, reader, count in passes]
-        return evaluate(local_passes, forward_in_order(self._read_function, compute))
+        return evaluate(passes, forward_in_order(self._read_function, compute))
 
     def set_replica(self, state: ReplicaState) -> None:
         """Set the first values of the replicated params, and the updater's state; a repeated call changes nothing."""
@@ -272,7 +285,7 @@ class GroupWorker:
         self._ops.enter()
         self.exchange.wait_all()
         users = {name: self._config.parts[name].users for name in self._replicated.params}
-        first = [name for name, at in users.items() if at[0] == self._key.worker]
+        first = [name for name, at in users.items() if at[0] in self._blocks]
         return ReplicaState(self._replicated.copy_values(first), self._replicated.copy_state(first))
 
     def set_rate_factors(self, factors: Mapping[int, float]) -> None:
@@ -285,31 +298,36 @@ class GroupWorker:
         return getattr(self._config.algorithm, "waits_for_tasks", False)
 
     def net(self, phase: Phase) -> NeuralNet:
-        """Return this worker's part of a phase's net."""
+        """Return this worker's part of a phase's net; a team's first one."""
         return self._config.nets[phase].locals[self._key.worker]
 
-    def _read_function(self, net: NeuralNet, reader: BatchReader) -> Callable[[int], dict[str, Records]]:
+    def _read_function(self, net: PartitionedNet, reader: BatchReader) -> Read:
         """Return a function that reads this worker's records of a step, without a reference to this worker."""
+        reads = {block: self._read_part(net.locals[block], reader, block) for block in self._blocks}
+        return reads[self._key.worker] if self._team is None else functools.partial(read_blocks, reads)
+
+    def _read_part(self, net: NeuralNet, reader: BatchReader, worker: int) -> Read:
         inputs = [
             node
             for node in net.nodes
             if node.layer.is_input and not isinstance(reader.stores.get(node.layer.name), AlgorithmRecords)
         ]
-        rows = {node.layer.name: node.rows or reader.parts[self._key.worker] for node in inputs}
+        rows = {node.layer.name: node.rows or reader.parts[worker] for node in inputs}
         layers = {node.layer.name: node.layer for node in inputs}
         is_cut = any(layer.region is not None for layer in layers.values())
         if is_cut:
-            reader = self._regional(reader, layers.values())
-        read: Callable[[int], dict[str, Records]] = WorkerBatches(reader, rows, self._key.group)
+            reader = self._regional(reader, layers.values(), worker)
+        read: Read = WorkerBatches(reader, rows, self._key.group)
         if is_cut:
             read = functools.partial(_take_regions, read, layers)
         return functools.partial(send_ahead, read, layers, self._ops) if self._on_device else read
 
-    def _regional(self, reader: BatchReader, layers: Iterable[Layer]) -> BatchReader:
-        """Return a reader of this worker's points only, always the same, because it may cache records."""
-        if id(reader) not in self._regional_readers:
-            self._regional_readers[id(reader)] = reader.in_regions(layers)
-        return self._regional_readers[id(reader)]
+    def _regional(self, reader: BatchReader, layers: Iterable[Layer], worker: int) -> BatchReader:
+        """Return a reader of a worker's points only, always the same, because it may cache records."""
+        key = id(reader), worker
+        if key not in self._regional_readers:
+            self._regional_readers[key] = reader.in_regions(layers)
+        return self._regional_readers[key]
 
     def _context(self, phase: Phase, rows: Rows, step: int, iteration: str, peers: Peers) -> Context:
         """Return the context in which layers compute an iteration; ``iteration`` is a unique name in the run."""
@@ -348,6 +366,8 @@ class GroupWorker:
                 transport.close()
         if self._prefetch is not None:
             self._prefetch.close()
+        if self._team is not None:
+            self._team.close()
         self.exchange.close()
 
 

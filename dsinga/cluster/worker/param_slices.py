@@ -32,6 +32,7 @@ def slice_specs(config: WorkerConfig) -> list[SliceSpec]:
             config.params[slice_.param].trainable and slice_.param in config.replicated,
             config.params[slice_.param].shape,
             0 if slice_.param in config.replicated else config.params[slice_.param].first_step,
+            config.topology.threads is not None,
         )
         for slice_ in config.slices
     ]

@@ -62,12 +62,17 @@ def open_send_buffer(
 
 
 class WorkerId(NamedTuple):
-    """Identifies a worker by its group's generation, its group and number, and has the group's size."""
+    """Identifies a worker by its group's generation, its group and number, and has the group's size.
+
+    If the group's workers are blocks (``in_tree``), it may be ``blocks`` of them, from ``number`` on.
+    """
 
     generation: int
     group: int
     number: int
     workers: int
+    blocks: int = 1
+    in_tree: bool = False
 
 
 class ServerClient:
@@ -136,12 +141,15 @@ class ServerClient:
         self.transport.call("clip", [list(self._header(step)), factor])
 
     def _header(self, step: int, skip: bool = False) -> Push:
-        return Push(self._worker.generation, self._worker.group, step, self._worker.number, skip)
+        worker = self._worker
+        return Push(worker.generation, worker.group, step, worker.number, skip, worker.blocks)
 
     def collective(self, kind: str, key: str, array: Array) -> Reply:
         """Contribute an array to "all_reduce" or "all_gather" of the group; the reply has the result."""
         worker = self._worker
-        fields = [kind, key, worker.generation, worker.group, worker.number, list(range(worker.workers))]
+        if worker.in_tree and kind == "all_reduce":
+            kind = "tree_reduce"
+        fields = [kind, key, *worker[:3], list(range(worker.workers)), worker.blocks]
         return self.transport.call("collective", fields, [array])
 
     def _send(
