@@ -33,19 +33,21 @@ class Deadlock(RunError):
 def run_in_threads(
     net: PartitionedNet, ops: Ops, compute: Callable[[int, Context], T], *, seed: int = 0, step: int = 0,
     rows: Sequence[Rows] | None = None, pool: Executor | None = None, at_once: int | None = None,
+    in_memory: int | None = None,
 ) -> list[T]:  # fmt: skip
     """Run ``compute(worker, ctx)`` for all workers of a cut net at once; return the results in order.
 
     ``rows`` are each worker's rows, by default even ones. ``pool`` has at least as many idle threads as workers; by
     default this call starts them. ``at_once`` workers compute at a time, by default all. A worker's turn ends when it
-    waits, and with ``ctx.peers.take_turns()``.
+    waits, and with ``ctx.peers.take_turns()``. At most ``in_memory`` workers have begun and not finished, by default
+    all; then none may wait for a later one.
 
     Raises Deadlock, RunError if two workers disagree on what is sent, and the error of the first worker that fails.
     """
     size = len(net.locals)
     total = net.whole.nodes[0].layer.shape[0]
     rows = rows or cut_evenly(total, size)
-    group = _ThreadGroup(size, at_once)
+    group = _ThreadGroup(size, at_once, in_memory)
 
     def work(worker: int) -> T:
         ctx = Context(
@@ -81,11 +83,13 @@ def run_in_threads(
 class _ThreadGroup:
     """The workers' turns, messages and arrays, behind one lock; a worker computes, or waits for its turn or arrays."""
 
-    def __init__(self, size: int, at_once: int | None = None):
+    def __init__(self, size: int, at_once: int | None = None, in_memory: int | None = None):
         self.lock = threading.Lock()
         self.size, self._free = size, at_once or size
         self._wakes = [threading.Condition(self.lock) for _ in range(size)]
-        self._queue = deque(range(size))  # who waits for a turn, at first all, in order
+        first = min(in_memory or size, size)
+        self._queue = deque(range(first))  # who waits for a turn, at first all that may begin, in order
+        self._later = deque(range(first, size))  # who begins when an earlier worker has finished
         self.waits: dict[int, tuple[str, Callable[[], bool]]] = {}  # who waits for arrays
         self._left = size
         self.messages: dict[tuple[int, str], Any] = {}
@@ -125,7 +129,7 @@ class _ThreadGroup:
 
     def _await_turn(self, worker: int) -> None:
         self._give_turns()
-        while worker in self._queue or worker in self.waits:
+        while worker in self._queue or worker in self.waits or worker in self._later:
             if self.broken:
                 self._raise_deadlock(worker)
             self._wakes[worker].wait(TIMEOUT_SECONDS)
@@ -134,13 +138,16 @@ class _ThreadGroup:
         while self._free and self._queue:
             self._free -= 1
             self._wakes[self._queue.popleft()].notify()
-        self.broken |= len(self.waits) == self._left > 0
+        self.broken |= len(self.waits) == self._left - len(self._later) > 0
         if self.broken:
             for wake in self._wakes:
                 wake.notify()
 
     def _raise_deadlock(self, worker: int) -> NoReturn:
-        raise Deadlock("; ".join(f"worker {k} waits for {wait}" for k, (wait, _) in sorted(self.waits.items())))
+        text = "; ".join(f"worker {k} waits for {wait}" for k, (wait, _) in sorted(self.waits.items()))
+        if self._later:
+            text += f"; worker {self._later[0]} begins after one of them, to save memory: leave micro_batches out"
+        raise Deadlock(text)
 
     def finish(self, worker: int, succeeded: bool) -> None:
         """Record that a worker is done. If it failed, the others fail too."""
@@ -148,6 +155,8 @@ class _ThreadGroup:
             self._left -= 1
             self._free += 1
             self.broken |= not succeeded
+            if self._later and not self.broken:
+                self._queue.append(self._later.popleft())
             self._give_turns()
 
     def gather(self, worker: int, key: str, array: Any) -> list[Any]:

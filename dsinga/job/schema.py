@@ -321,6 +321,16 @@ class Job(Message):
     _params: ClassVar[Mapping[str, Any]] = MappingProxyType({})
 
     @property
+    def passes(self) -> int:
+        """How many passes compute a batch, one after another: ``micro_batches``, or 1 with ``blocks``."""
+        return 1 if self.blocks else self.micro_batches
+
+    @property
+    def blocks_at_once(self) -> int:
+        """The most blocks of a batch in memory at a time, which ``micro_batches`` turns compute; 0 without blocks."""
+        return -(-self.blocks // self.micro_batches)
+
+    @property
     def record_offset(self) -> int:
         """Where in the endless order of records step 0 lies, if all batches had the job's size."""
         return self._record_offset
