@@ -47,7 +47,7 @@ class CutRunner:
     ):  # fmt: skip
         self._cores = min(cores or available_cores(), available_cores())
         self.workers, self.gather, self._count_threads = workers, gather, count_threads
-        self._precision, self._in_memory = precision, in_memory or workers
+        self._precision, self._kept_blocks = precision, in_memory or workers
         self._cuts: dict[int, PartitionedNet] = {}
         self._pool: ThreadPoolExecutor | None = None  # kept, because kernels are made once for each thread
         self._lock = threading.Lock()
@@ -117,7 +117,7 @@ class CutRunner:
 
             return run_in_threads(
                 cut, ops, work, seed=seed, step=step, rows=cut_evenly(rows, self.workers), pool=self._pool,
-                at_once=max(1, self._cores // threads), in_memory=self._in_memory if cut.is_training else None,
+                at_once=max(1, self._cores // threads), in_memory=self._kept_blocks if cut.is_training else None,
             )  # fmt: skip
 
     def cut(self, net: NeuralNet, rows: int) -> PartitionedNet:
@@ -130,7 +130,7 @@ class CutRunner:
                 if len(self._cuts) >= KEPT_NETS:
                     del self._cuts[next(iter(self._cuts))]
                 cut = partition(net, self.workers, cut_evenly(rows, self.workers), gather=self.gather)
-                if cut.is_training and self._in_memory < self.workers:
+                if cut.is_training and self._kept_blocks < self.workers:
                     check_turns(cut)
                 self._cuts[id(net)] = cut  # it refers to the net, so that its id stays its own
             return self._cuts[id(net)]
