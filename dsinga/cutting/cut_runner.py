@@ -37,8 +37,8 @@ class CutRunner:
     """Runs passes of a net cut for ``workers`` workers, each in a thread, so that one process needs no cluster.
 
     ``count_threads`` returns a worker's number of kernel threads for a net. ``gather`` is the job's ``fullc_gather``.
-    As many workers compute at a time as there are cores, at most ``cores``. In training, at most ``in_memory`` have
-    begun and not finished, by default all.
+    As many workers compute at a time as there are cores, at most ``cores``. In training, at most ``in_memory`` are in
+    memory (:func:`run_in_threads`), by default all.
     """
 
     def __init__(
@@ -198,7 +198,7 @@ class JoinedGradients:
                 self._push_whole(param)
 
     def _push_whole(self, param: str) -> None:
-        totals = [(self._net.parts[name], self._sums[name].total()) for name in self._parts[param]]
+        totals = [(self._net.parts[name], self._sums.pop(name).total()) for name in self._parts[param]]
         parts = [(part, total) for part, total in totals if total is not None]
         if parts and not self._net.whole.params[param].static:
             self._push(param, _join_parts(self._net.whole.params[param].shape, parts))

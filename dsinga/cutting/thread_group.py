@@ -39,8 +39,8 @@ def run_in_threads(
 
     ``rows`` are each worker's rows, by default even ones. ``pool`` has at least as many idle threads as workers; by
     default this call starts them. ``at_once`` workers compute at a time, by default all. A worker's turn ends when it
-    waits, and with ``ctx.peers.take_turns()``. At most ``in_memory`` workers have begun and not finished, by default
-    all; then none may wait for a later one.
+    waits, and with ``ctx.peers.take_turns()``. Only ``in_memory`` workers may have begun, from the first that has not
+    finished, by default all; then none may wait for a later one.
 
     Raises Deadlock, RunError if two workers disagree on what is sent, and the error of the first worker that fails.
     """
@@ -87,11 +87,11 @@ class _ThreadGroup:
         self.lock = threading.Lock()
         self.size, self._free = size, at_once or size
         self._wakes = [threading.Condition(self.lock) for _ in range(size)]
-        first = min(in_memory or size, size)
-        self._queue = deque(range(first))  # who waits for a turn, at first all that may begin, in order
-        self._later = deque(range(first, size))  # who begins when an earlier worker has finished
+        self._kept = min(in_memory or size, size)
+        self._queue = deque(range(self._kept))  # who waits for a turn, at first all that may begin, in order
+        self._later = deque(range(self._kept, size))  # who begins when earlier workers have finished
         self.waits: dict[int, tuple[str, Callable[[], bool]]] = {}  # who waits for arrays
-        self._left = size
+        self._unfinished = set(range(size))
         self.messages: dict[tuple[int, str], Any] = {}
         self.sent: set[tuple[int, str]] = set()
         self.shares: dict[str, dict[int, Any]] = {}
@@ -138,7 +138,7 @@ class _ThreadGroup:
         while self._free and self._queue:
             self._free -= 1
             self._wakes[self._queue.popleft()].notify()
-        self.broken |= len(self.waits) == self._left - len(self._later) > 0
+        self.broken |= len(self.waits) == len(self._unfinished) - len(self._later) > 0
         if self.broken:
             for wake in self._wakes:
                 wake.notify()
@@ -146,16 +146,16 @@ class _ThreadGroup:
     def _raise_deadlock(self, worker: int) -> NoReturn:
         text = "; ".join(f"worker {k} waits for {wait}" for k, (wait, _) in sorted(self.waits.items()))
         if self._later:
-            text += f"; worker {self._later[0]} begins after one of them, to save memory: leave micro_batches out"
+            text += f"; worker {self._later[0]} begins after them, to save memory: leave micro_batches out"
         raise Deadlock(text)
 
     def finish(self, worker: int, succeeded: bool) -> None:
         """Record that a worker is done. If it failed, the others fail too."""
         with self.lock:
-            self._left -= 1
+            self._unfinished.remove(worker)
             self._free += 1
             self.broken |= not succeeded
-            if self._later and not self.broken:
+            while self._later and not self.broken and self._later[0] < min(self._unfinished) + self._kept:
                 self._queue.append(self._later.popleft())
             self._give_turns()
 
