@@ -126,7 +126,7 @@ def test_blocks_in_turns_need_the_predicted_memory(monkeypatch: pytest.MonkeyPat
         measured.append(sum(size * len(bases) for size, bases in pool.buckets.items()))
         (memory,) = training_memory(job, [net], reader)
         assert measured[-1] < 1.08 * (memory.features + memory.workspaces + memory.gradients)
-    assert measured[1] < 0.6 * measured[0]
+    assert measured[1] < measured[0] * 2 / 3  # of half the blocks, and the sums of gradients
     assert measured[2] < measured[0] / 3
 
 
