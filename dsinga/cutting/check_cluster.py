@@ -55,9 +55,10 @@ def check_cluster(job: Job) -> None:
 
 
 def check_blocks(job: Job) -> None:
-    """Raise JobError for ``blocks`` beside a field that divides batches otherwise, and for too many workers."""
-    if job.micro_batches > 1:
-        raise job.error("blocks and micro_batches both divide a batch; leave one of them out", "blocks")
+    """Raise JobError for ``blocks`` beside ``partition: auto``, and for more turns or workers than blocks."""
+    if job.micro_batches > job.blocks:
+        text = f"{job.micro_batches} micro_batches cannot share {counted(job.blocks, 'block')} of a batch"
+        raise job.error(f"{text}; use at most {job.blocks} micro_batches, or more blocks", "micro_batches")
     if job.neuralnet.partition is PartitionMethod.auto:
         text = "partition: auto chooses a cut for the workers at hand, and blocks is for any workers; leave one out"
         raise job.neuralnet.error(text, "partition")

@@ -17,6 +17,7 @@ from dsinga.cutting.gradient_sums import JoinedGradients
 from dsinga.cutting.partitioned import FEATURES, WHOLE_LAYER, PartitionedNet, cut_regions, split_params
 from dsinga.cutting.partitioning import partition
 from dsinga.cutting.thread_group import run_in_threads
+from dsinga.cutting.turns import check_turns
 from dsinga.layers import Context, Records, Rows
 from dsinga.layers.interface.context import cut_evenly, rows_of_batch
 from dsinga.net import NeuralNet
@@ -35,16 +36,17 @@ class CutRunner:
 
     ``count_threads`` returns a worker's number of kernel threads for a net. ``gather`` is the job's ``fullc_gather``.
     As many workers compute at a time as there are cores, at most ``cores``. ``in_tree`` is for workers that
-    are blocks, with sums in a tree.
+    are blocks, with sums in a tree. In training, at most ``in_memory`` of them are in memory (:func:`run_group`), by
+    default all.
     """
 
     def __init__(
         self, workers: int, count_threads: Callable[[NeuralNet], int], gather: bool, precision: str,
-        cores: int | None = None, in_tree: bool = False,
+        cores: int | None = None, in_tree: bool = False, in_memory: int | None = None,
     ):  # fmt: skip
         self._cores = min(cores or available_cores(), available_cores())
         self.workers, self.gather, self._count_threads, self.in_tree = workers, gather, count_threads, in_tree
-        self._precision = precision
+        self._precision, self._kept_blocks = precision, in_memory or workers
         self._cuts: dict[int, PartitionedNet] = {}
         self._pool: ThreadPoolExecutor | None = None  # kept, because kernels are made once for each thread
         self._lock = threading.Lock()
@@ -108,15 +110,21 @@ class CutRunner:
             return run_in_threads(
                 cut, ops, work, seed=seed, step=step, rows=cut_evenly(rows, self.workers), pool=self._pool,
                 at_once=max(1, self._cores // threads), in_tree=self.in_tree,
+                in_memory=self._kept_blocks if cut.is_training else None,
             )  # fmt: skip
 
     def cut(self, net: NeuralNet, rows: int) -> PartitionedNet:
-        """Cut a net for the workers, or return the net that was cut before."""
+        """Cut a net for the workers, or return the net that was cut before.
+
+        Raises JobError for a layer that cannot be cut, or whose parts cannot take turns (:func:`check_turns`).
+        """
         with self._lock:
             if id(net) not in self._cuts:
                 if len(self._cuts) >= KEPT_NETS:
                     del self._cuts[next(iter(self._cuts))]
                 cut = partition(net, self.workers, cut_evenly(rows, self.workers), gather=self.gather)
+                if cut.is_training and self._kept_blocks < self.workers:
+                    check_turns(cut)
                 self._cuts[id(net)] = cut  # it refers to the net, so that its id stays its own
             return self._cuts[id(net)]
 

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from dsinga.job import Phase
 from dsinga.layers.interface.context import Columns, cut_evenly
 from dsinga.layers.interface.layer import Shape
 from dsinga.layers.interface.region import Region
@@ -88,6 +89,11 @@ class PartitionedNet:
     places: tuple[Place, ...]
     locals: tuple[NeuralNet, ...]
     parts: Mapping[str, ParamPart]
+
+    @property
+    def is_training(self) -> bool:
+        """Whether this is the net of training."""
+        return bool(self.whole.phase & Phase.kTrain)
 
     def _repr_html_(self) -> str | None:
         return net_picture(self)

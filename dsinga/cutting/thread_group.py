@@ -36,6 +36,7 @@ class Deadlock(RunError):
 def run_in_threads(
     net: PartitionedNet, ops: Ops, compute: Callable[[int, Context], T], *, seed: int = 0, step: int = 0,
     rows: Sequence[Rows] | None = None, pool: Executor | None = None, at_once: int | None = None, in_tree: bool = False,
+    in_memory: int | None = None,
 ) -> list[T]:  # fmt: skip
     """Run ``compute(worker, ctx)`` for all workers of a cut net at once; return the results in order.
 
@@ -48,23 +49,24 @@ def run_in_threads(
     def work(worker: int, peers: ThreadPeers) -> T:
         return compute(worker, peers.join(Context(ops, net.whole.phase, rows[worker], seed, step)))
 
-    return run_group(range(size), work, pool=pool, at_once=at_once, in_tree=in_tree)
+    return run_group(range(size), work, pool=pool, at_once=at_once, in_tree=in_tree, in_memory=in_memory)
 
 
 def run_group(
     workers: range, work: Callable[[int, ThreadPeers], T], *, outside: Context | None = None,
-    pool: Executor | None = None, at_once: int | None = None, in_tree: bool = False,
+    pool: Executor | None = None, at_once: int | None = None, in_tree: bool = False, in_memory: int | None = None,
 ) -> list[T]:  # fmt: skip
     """Run ``work(worker, peers)`` for all workers at once, each in a thread; return the results in order.
 
     ``outside`` has the collectives with other workers of the same worker group, None if these are all. ``pool`` has at
     least as many idle threads as workers; by default this call starts them. ``at_once`` workers compute at a time, by
     default all. A worker's turn ends when it waits, and with :meth:`ThreadPeers.take_turns`. ``in_tree`` says in which
-    order sums are added.
+    order sums are added. Only ``in_memory`` workers may have begun, from the first that has not finished, by default
+    all; then none may wait for a later one.
 
     Raises Deadlock, RunError if two workers disagree on what is sent, and the error of the first worker that fails.
     """
-    group = _ThreadGroup(workers, at_once, outside, in_tree)
+    group = _ThreadGroup(workers, at_once, outside, in_tree, in_memory)
 
     def run(worker: int) -> T:
         try:
@@ -90,14 +92,18 @@ def run_group(
 class _ThreadGroup:
     """The workers' turns, messages and arrays, behind one lock; a worker computes, or waits for its turn or arrays."""
 
-    def __init__(self, workers: range, at_once: int | None, outside: Context | None, in_tree: bool):
+    def __init__(
+        self, workers: range, at_once: int | None, outside: Context | None, in_tree: bool, in_memory: int | None
+    ):
         self.lock = threading.Lock()
         self.workers, self._free = workers, at_once or len(workers)
         self.outside, self.in_tree = outside, in_tree
         self._wakes = {worker: threading.Condition(self.lock) for worker in workers}
-        self._queue = deque(workers)  # who waits for a turn, at first all, in order
+        self._kept = in_memory or len(workers)
+        self._queue = deque(workers[: self._kept])  # who waits for a turn, at first all that may begin, in order
+        self._later = deque(workers[self._kept :])  # who begins when earlier workers have finished
         self.waits: dict[int, tuple[str, Callable[[], bool]]] = {}  # who waits for arrays
-        self._left = len(workers)
+        self._unfinished = set(workers)
         self.messages: dict[tuple[int, str], Any] = {}
         self.sent: set[tuple[int, str]] = set()
         self._shares: dict[str, dict[int, Any]] = {}
@@ -136,7 +142,7 @@ class _ThreadGroup:
 
     def _await_turn(self, worker: int) -> None:
         self._give_turns()
-        while worker in self._queue or worker in self.waits:
+        while worker in self._queue or worker in self.waits or worker in self._later:
             if self.broken:
                 self._raise_deadlock(worker)
             self._wakes[worker].wait(TIMEOUT_SECONDS)
@@ -145,20 +151,25 @@ class _ThreadGroup:
         while self._free and self._queue:
             self._free -= 1
             self._wakes[self._queue.popleft()].notify()
-        self.broken |= len(self.waits) == self._left > 0
+        self.broken |= len(self.waits) == len(self._unfinished) - len(self._later) > 0
         if self.broken:
             for wake in self._wakes.values():
                 wake.notify()
 
     def _raise_deadlock(self, worker: int) -> NoReturn:
-        raise Deadlock("; ".join(f"worker {k} waits for {wait}" for k, (wait, _) in sorted(self.waits.items())))
+        text = "; ".join(f"worker {k} waits for {wait}" for k, (wait, _) in sorted(self.waits.items()))
+        if self._later:
+            text += f"; worker {self._later[0]} begins after them, to save memory: leave micro_batches out"
+        raise Deadlock(text)
 
     def finish(self, worker: int, succeeded: bool) -> None:
         """Record that a worker is done. If it failed, the others fail too."""
         with self.lock:
-            self._left -= 1
+            self._unfinished.remove(worker)
             self._free += 1
             self.broken |= not succeeded
+            while self._later and not self.broken and self._later[0] < min(self._unfinished) + self._kept:
+                self._queue.append(self._later.popleft())
             self._give_turns()
 
     def combine(self, worker: int, key: str, array: Any, add: Callable[[dict[int, Any]], Any], kind: str) -> Any:

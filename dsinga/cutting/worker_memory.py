@@ -107,11 +107,19 @@ def slots_and_bf16(job: Job) -> tuple[int, bool]:
 
 
 def training_memory(job: Job, locals_: Sequence[NeuralNet], reader: BatchReader) -> list[Memory]:
-    """Predict the memory of each worker of a group from their training nets."""
+    """Predict the memory of each worker of a group from their training nets.
+
+    A single worker computes the job's ``blocks`` in turns, and adds up their gradients.
+    """
     slots, bf16 = slots_and_bf16(job)
-    return [
-        worker_memory(local, slots, len(locals_), *reader.sizes(local), bf16, job.micro_batches) for local in locals_
-    ]
+    in_turns = job.blocks if len(locals_) == 1 else 0
+    sums = in_turns or job.passes
+    memories = [worker_memory(local, slots, len(locals_), *reader.sizes(local), bf16, sums) for local in locals_]
+    if not in_turns:
+        return memories
+    parts = {name: getattr(memories[0], name) * job.blocks_at_once // in_turns for name in ("features", "workspaces")}
+    sums = max(1, (in_turns - 1).bit_length())  # the tree of sums waits for one at each height
+    return [memories[0]._replace(gradients=sums * memories[0].gradients, **parts)]
 
 
 @register("hook", "device_memory")

@@ -76,6 +76,8 @@ class LocalEngine(Engine):
         self._opened, self._reader = opened, reader
         self._net = self.nets[Phase.kTrain]
         self._cut = open_cut_nets(job, job.blocks, lambda net: 1, threads) if job.blocks else None
+        if self._cut is not None:
+            self._cut.cut(self._net, self.batchsize)  # refuses a net that cannot be cut
         usable = 1 if job.blocks else usable_threads(self._net, 1)
         self._threads = max(1, min(threads or usable, usable, available_cores()))
         self.places = Places(threads=self._threads)
@@ -94,7 +96,8 @@ class LocalEngine(Engine):
         capture = self._ops.capture()
         passes = passes_of(self._ops, "training passes") if capture is None else None
         self._gradient_memory: Mapping[int, Sequence[Array]] = {}
-        if not self._on_device and not job.updater.clip_global_norm:  # else gradients wait for the last one
+        waits = job.updater.clip_global_norm or job.blocks_at_once < job.blocks  # gradients, for the last one or block
+        if not self._on_device and not waits:
             dense = (param for param in self._net.params.values() if param.trainable and not param.spec.sparse)
             # Each thread computes one, and the tree of sums waits for one at each height.
             count = min(job.blocks, threads or available_cores()) + (job.blocks - 1).bit_length() if job.blocks else 1

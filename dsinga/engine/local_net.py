@@ -247,7 +247,7 @@ class LocalNet:
                 return Backward(dict(owned(result.outputs, copies=True)), Means(result.metrics))
         compute = self._algorithm if gradients is None else bp
         names = tuple(gradients or ())
-        cut_rows = self._cut_rows(x, self.job.micro_batches)
+        cut_rows = self._cut_rows(x, self.job.passes)
         net = self._nets.predictor(Phase.kTrain, None, cut_rows, gradients=names).net
         if self._processor is not None:
             check_precision(self.job, ((self._processor.device,),))
@@ -255,7 +255,7 @@ class LocalNet:
             given = {gradient_input(name): gradient for name, gradient in gradients.items()}
             x = {**by_layer(x, [name for name in net.inputs if name not in given], "records"), **given}
         records, rows = self._records(net, x, y, gradients=names)
-        parts, values = divide_batch(rows, self.job.micro_batches), self._values(net, params)
+        parts, values = divide_batch(rows, self.job.passes), self._values(net, params)
         pushed = _KeptGradients()
         if cut_rows:
             assert self._cut is not None, "one worker computes whole nets"

@@ -29,6 +29,9 @@ class CutNets(Protocol):
     def predictor(self, net: NeuralNet, seed: int) -> Predictor:
         """Return a predictor of a net that is cut for the workers."""
 
+    def cut(self, net: NeuralNet, rows: int) -> Any:
+        """Cut a net for batches of ``rows`` rows. Raises JobError, naming the layer, if it cannot be cut."""
+
     def backward(
         self, algorithm: Algorithm, net: NeuralNet, values: Mapping[str, np.ndarray], records: Mapping[str, Records],
         ctx: Context, push: Push, *, memory: Mapping[int, Sequence[np.ndarray]] = MappingProxyType({}),
@@ -42,7 +45,8 @@ def open_cut_nets(
     """Return what computes a job's nets cut for ``workers`` workers in this process, on at most ``cores`` cores."""
     gather = (job.cluster or ClusterConf()).fullc_gather
     nets: CutNets = lookup("engine", "cut")(
-        workers, count_threads, gather, PRECISIONS[job.precision], cores, bool(job.blocks)
+        workers, count_threads, gather, PRECISIONS[job.precision], cores, bool(job.blocks),
+        job.blocks_at_once or None,
     )  # fmt: skip
     return nets
 
@@ -96,7 +100,7 @@ class NetsByShape:
                 self._infos[phase] = dict(self._checked.reader(phase).infos)
             else:
                 infos = infos_of_arrays(self._job, phase, *self._shapes, self._checked.roots)
-                count = self._job.micro_batches if phase is Phase.kTrain else 1
+                count = self._job.passes if phase is Phase.kTrain else 1
                 self._infos[phase] = {name: replace(info, micro_batches=count) for name, info in infos.items()}
         infos = self._infos[phase]
         if gradients:

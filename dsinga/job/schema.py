@@ -254,7 +254,8 @@ class Job(Message):
         warmup_steps: how many steps group 0 trains alone before other worker groups start with its params.
         skip_bad_batches: whether a worker group skips a batch if its loss, gradient or record is not finite, without a
             change of params. Otherwise it ends training. Graph grain cannot skip.
-        micro_batches: the number of equal parts of a batch that are computed in turn, to save memory. Gradients add up.
+        micro_batches: in how many turns a batch is computed, to save memory. The turns are equal parts of the batch,
+            whose gradients add up. With ``blocks``, each turn computes some of the blocks, and the bits stay the same.
         blocks: the number of parts of a batch, equal if possible, that are computed each by itself and shared out among
             the workers. Any number of workers then gives the same bits. 0 for none.
         precision: the precision of matrix products and convolutions. Params and sums stay float32.
@@ -319,6 +320,16 @@ class Job(Message):
     # Set by with_record_offset and with_params.
     _record_offset: ClassVar[int] = 0
     _params: ClassVar[Mapping[str, Any]] = MappingProxyType({})
+
+    @property
+    def passes(self) -> int:
+        """How many passes compute a batch, one after another: ``micro_batches``, or 1 with ``blocks``."""
+        return 1 if self.blocks else self.micro_batches
+
+    @property
+    def blocks_at_once(self) -> int:
+        """The most blocks of a batch in memory at a time, which ``micro_batches`` turns compute; 0 without blocks."""
+        return -(-self.blocks // self.micro_batches)
 
     @property
     def record_offset(self) -> int:

@@ -247,9 +247,9 @@ def warn_of_unused_steps(job: Job, net: NeuralNet, begin: int) -> None:
     for node in net.nodes:
         layer = node.layer
         if not getattr(layer, "use_global_stats", True):
-            workers = job.cluster.nworkers_per_group if job.cluster and not getattr(layer, "synchronized", False) else 1
-            rows = layer.shape[0] // max(job.micro_batches * workers, 1)
-            if rows * math.prod(layer.shape[2:]) == 1:
+            parts = job.blocks or (job.cluster.nworkers_per_group if job.cluster else 1)
+            workers = 1 if getattr(layer, "synchronized", False) else parts
+            if layer.shape[0] // workers * math.prod(layer.shape[2:]) == 1:
                 _log.warning(
                     "layer %r normalises each channel over the one number that %s of one row has, so that its "
                     "feature is the same for all records in training: give batches of more rows",

@@ -50,8 +50,8 @@ def open_job(checked: CheckedJob, workers: int = 1, groups: int = 1) -> OpenedJo
     alg = job.train_one_batch.alg
     if alg in (AlgType.kBP, AlgType.kBPTT) and not nets[Phase.kTrain].losses:
         raise job.neuralnet.error(no_loss("kTrain", alg.name))
-    if job.micro_batches > 1:
-        _announce_batch_statistics(nets[Phase.kTrain], job.micro_batches)
+    if job.passes > 1:
+        _announce_batch_statistics(nets[Phase.kTrain], job.passes)
     return OpenedJob(readers, nets, complete)
 
 

@@ -99,7 +99,7 @@ def training_device(job: Job, net: NeuralNet) -> int | None:
 
     def bytes_needed() -> int:
         device_memory: DeviceMemory = lookup("hook", "device_memory")
-        return device_memory(net, len(create_updater(job.updater).state_slots), job.micro_batches)
+        return device_memory(net, len(create_updater(job.updater).state_slots), job.passes)
 
     device = local_processor(job, bytes_needed).device
     check_precision(job, ((device,),))

@@ -74,7 +74,7 @@ class CheckedJob:
             _check_equal(first, layer, "number of records", len(stores[first.name]), len(stores[layer.name]))
         offset = job.record_offset if phase is Phase.kTrain else 0
         sampler = _sampler(job, phase, layers, stores, infos, offset)
-        count = job.micro_batches if phase is Phase.kTrain else 1
+        count = job.passes if phase is Phase.kTrain else 1
         size = micro_batch_size(first, infos[first.name].batchsize, count)
         infos = {name: replace(info, batchsize=size, micro_batches=count) for name, info in infos.items()}
         parts = _cut(first, size, workers, count, job.neuralnet.allows_few_rows, "blocks" if job.blocks else "workers")

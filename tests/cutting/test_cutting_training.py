@@ -136,23 +136,37 @@ def test_a_deadlock_of_workers_is_detected():
     refused(lambda: both(net, turned, steps=1), "worker 0 waits for", "worker 1 waits", error=Deadlock)
 
 
-@pytest.mark.parametrize("at_once", [1, 2, 3])
-def test_workers_take_turns(at_once):
+@pytest.mark.parametrize(("at_once", "in_memory"), [(1, 3), (2, 3), (3, None), (1, 1), (1, 2), (3, 2)])
+def test_workers_take_turns(at_once, in_memory):
     cut, order, computing, most = partition(net_of("convnet", "rows", 3), 3), [], [], []
+    begun, in_turns = [], in_memory in (1, 2)
 
     def compute(worker: int, ctx: Context) -> float:
+        begun.append(worker)
+        assert max(begun) - min(begun) < (in_memory or 3)
         for turn in range(3):
             computing.append(worker)
             most.append(len(computing))
             order.append((turn, worker))
             computing.remove(worker)
             ctx.peers.take_turns()
-        return float(ctx.all_reduce("sum", np.float32(worker)))
+        begun.remove(worker)
+        return 3.0 if in_turns else float(ctx.all_reduce("sum", np.float32(worker)))
 
-    assert run_in_threads(cut, kernels({}), compute, at_once=at_once) == [3.0, 3.0, 3.0]
+    assert run_in_threads(cut, kernels({}), compute, at_once=at_once, in_memory=in_memory) == [3.0, 3.0, 3.0]
     assert max(most) <= at_once
     if at_once == 1:
-        assert order == sorted(order)
+        by_worker = sorted(order, key=lambda each: each[1])
+        assert order == {1: by_worker, 3: sorted(order)}.get(in_memory, order)
+
+
+def test_workers_that_begin_after_others_cannot_be_awaited():
+    cut = partition(net_of("convnet", "rows", 3), 3)
+    words = "'own sum'.*worker 2 begins after them.*leave micro_batches out"
+    refused(
+        lambda: run_in_threads(cut, kernels({}), lambda k, ctx: ctx.all_reduce("own sum", np.ones(1)), in_memory=2),
+        words, error=Deadlock,
+    )  # fmt: skip
 
 
 def test_a_worker_that_fails_ends_the_others():

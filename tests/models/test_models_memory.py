@@ -10,13 +10,15 @@ from dsinga import models, nn
 from dsinga.base import buffers
 from dsinga.base.registry import register
 from dsinga.cutting.partitioning import partition
-from dsinga.cutting.worker_memory import FIXED, Memory, worker_memory
+from dsinga.cutting.worker_memory import FIXED, Memory, training_memory, worker_memory
+from dsinga.engine.nets_by_shape import open_cut_nets
 from dsinga.job import Job, Phase, load
 from dsinga.layers import Context, RecordInfo, Records, Rows
 from dsinga.layers.dense.activation import ReLU
 from dsinga.net import NeuralNet, create_net
 from dsinga.ops import Ops, SparseRows, get_ops
 from dsinga.ops.interface import NumpyOps
+from dsinga.reading.checked_job import check_job
 from dsinga.training import algorithm, bp, initial_values
 from tests.support.device_array import DeviceArray, StubOps
 
@@ -106,6 +108,26 @@ def test_micro_batches_add_each_gradient_to_a_sum() -> None:
     sizes = {4 * param.size for param in net.params.values()}
     assert part.gradients - whole.gradients == sum(sizes)
     assert part._replace(gradients=0) == whole._replace(gradients=0)
+
+
+def test_blocks_in_turns_need_the_predicted_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(buffers, "size_class", lambda size: size)
+    layers = [nn.Input((4, 24, 24)), nn.Conv2D(24, 3, activation="relu"), nn.Conv2D(24, 3), nn.Dense(8), nn.Dense(3)]
+    model, rng, measured = nn.Sequential(layers), np.random.default_rng(0), []
+    model.compile("sgd", "sparse_categorical_crossentropy")
+    x, y = rng.normal(size=(64, 4, 24, 24)).astype(np.float32), rng.integers(3, size=64)
+    for count in (1, 2, 8):
+        job = model.job(x, y, batch_size=64, train_steps=1, blocks=8, micro_batches=count)
+        reader = check_job(job).reader(Phase.kTrain)
+        net, pool = create_net(job.neuralnet, Phase.kTrain, reader.infos), buffers.ResultPool()
+        monkeypatch.setattr(buffers, "pool", pool)
+        nets, ctx = open_cut_nets(job, 8, lambda net: 1, 1), Context(get_ops(), Phase.kTrain, Rows(0, 64, 64), 1)
+        nets.backward(bp, net, initial_values(net.params, 1), {"data": Records(x, y)}, ctx, lambda name, gradient: None)
+        measured.append(sum(size * len(bases) for size, bases in pool.buckets.items()))
+        (memory,) = training_memory(job, [net], reader)
+        assert measured[-1] < 1.08 * (memory.features + memory.workspaces + memory.gradients)
+    assert measured[1] < measured[0] * 2 / 3  # of half the blocks, and the sums of gradients
+    assert measured[2] < measured[0] / 3
 
 
 def test_features_between_convolutions_take_half_the_memory_in_bf16() -> None:

@@ -155,7 +155,7 @@ def describe_capture(job: Job, net: NeuralNet) -> str:
     """Describe how a job's iterations on GPUs are captured, or why not, as far as known."""
     cluster = job.cluster or ClusterConf()
     is_single = cluster.nworker_groups == cluster.nworkers_per_group == 1
-    reason = why_not(is_single, algorithm(job.train_one_batch), job.updater, job.micro_batches, job.skip_bad_batches)
+    reason = why_not(is_single, algorithm(job.train_one_batch), job.updater, job.passes, job.skip_bad_batches)
     layers = [node.layer for node in net.nodes if isinstance(node.layer, BatchNorm)]
     norms = [layer.name for layer in layers if layer.synchronized and not layer.use_global_stats]
     if not reason and norms and cluster.nworkers_per_group > 1:

@@ -43,7 +43,7 @@ def choose_run_devices(
     locals_ = nets[Phase.kTrain].locals
 
     def needs(number: int) -> int:
-        return device_memory(locals_[number], slots, job.micro_batches)
+        return device_memory(locals_[number], slots, job.passes)
 
     devices = choose_devices(job, placement.workers, needs, describe_partition, partial(run_on_workers, client), host)
     check_precision(job, devices)

@@ -27,6 +27,7 @@ from dsinga.cluster.worker.configure import configure, evaluation_passes
 from dsinga.cutting.cluster_topology import Topology
 from dsinga.cutting.partitioned import LayerCut, ParamPart
 from dsinga.cutting.phases import cut_nets
+from dsinga.cutting.turns import check_turns
 from dsinga.job import ClusterConf, Job, PartitionMethod, Phase, Precision
 from dsinga.job.epochs import Epochs
 from dsinga.loop.cancellation import Cancellation
@@ -189,6 +190,8 @@ def configure_run(
     """
     job, topology, opened, placement, cuts, fitted = placed
     nets = cut_nets(opened.nets, opened.readers, (job.cluster or ClusterConf()).fullc_gather, cuts)
+    if job.blocks_at_once < job.blocks:
+        check_turns(nets[Phase.kTrain])
     if not fitted:
         warn_of_memory(job, opened, nets[Phase.kTrain].locals, client, placement)
     choose_devices = partial(choose_run_devices, job, client, topology, nets, updater)

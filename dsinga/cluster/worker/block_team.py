@@ -58,7 +58,7 @@ class BlockTeam:
         def work(block: int, own: Mapping[str, Records], ctx: Context) -> Metrics:
             return compute(nets[block], values, own, ctx)
 
-        done = self._run(work, self._config.readers[Phase.kTrain].parts, records, ctx)
+        done = self._run(work, self._config.readers[Phase.kTrain].parts, records, ctx, self._config.blocks_at_once)
         sums.finish(self._default, self._shares[self._blocks[0]])
         return add_blocks(done)
 
@@ -75,7 +75,7 @@ class BlockTeam:
 
     def _run(
         self, compute: Callable[[int, Mapping[str, Records], Context], T], rows: Sequence[Rows],
-        records: Mapping[str, Records], outside: Context,
+        records: Mapping[str, Records], outside: Context, in_memory: int | None = None,
     ) -> dict[int, T]:  # fmt: skip
         def work(block: int, peers: ThreadPeers) -> T:
             self._ops.enter()
@@ -84,7 +84,9 @@ class BlockTeam:
             own = {name.removeprefix(prefix): each for name, each in records.items() if name.startswith(prefix)}
             return compute(block, own, peers.join(replace(outside, rows=rows[block], meanwhile=None)))
 
-        results = run_group(self._blocks, work, outside=outside, pool=self._pool, at_once=1, in_tree=True)
+        results = run_group(
+            self._blocks, work, outside=outside, pool=self._pool, at_once=1, in_tree=True, in_memory=in_memory
+        )
         return dict(zip(self._blocks, results, strict=True))
 
     def _default(self, block: int, name: str) -> Gradient:

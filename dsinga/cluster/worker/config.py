@@ -51,6 +51,7 @@ class WorkerConfig:
         skip_bad_batches: whether a batch is left out if its loss or a gradient is not finite.
         precision: the number format of matrix products: "float32", "tf32" (of GPUs) or "bf16".
         joins_blocks: whether a thread computes its blocks as one worker, a team, which sends the sums of its blocks.
+        blocks_at_once: the most blocks of a team in memory at a time; 0 for all.
     """
 
     run: str
@@ -69,6 +70,7 @@ class WorkerConfig:
     skip_bad_batches: bool = False
     precision: str = "float32"
     joins_blocks: bool = False
+    blocks_at_once: int = 0
     passes: Mapping[Phase, Sequence[EvaluationPass]] = field(default_factory=dict)
     secret: Secret = field(default_factory=Secret)
 

@@ -190,7 +190,7 @@ class Trainable(Predictable):
             checkpoint_freq: steps between checkpoints.
             precision: "bf16" to multiply in bfloat16, "tf32" in TF32 on GPUs; by default "float32".
             gpu: numbers of the GPUs to compute on, such as [0, 1].
-            micro_batches: number of parts of a batch; one is in memory at a time.
+            micro_batches: in how many turns a batch is computed, to save memory. The bits of ``blocks`` stay the same.
             blocks: number of parts of a batch that workers share; any number of workers then gives the same bits.
             job_fields: further fields of the job, such as ``skip_bad_batches``: docs/reference/job-fields.md.
 

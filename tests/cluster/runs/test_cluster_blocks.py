@@ -32,9 +32,11 @@ def client() -> Iterator[Client]:
 
 @pytest.mark.parametrize("name", NETS)
 def test_any_number_of_workers_gives_the_same_bits(name, client):
-    alone = fitted(name, blocks=5)
+    alone, turns = fitted(name, blocks=5), {} if name == "resnet" else {"micro_batches": 2}
     assert bits(fitted(name, blocks=5, client=client)) == bits(alone)
-    assert bits(fitted(name, blocks=5, client=client, workers=2)) == bits(alone)
+    assert bits(fitted(name, blocks=5, client=client, workers=2, **turns)) == bits(alone)
+    for count in (2, 5) if turns else ():
+        assert bits(fitted(name, blocks=5, micro_batches=count)) == bits(alone)
     whole = fitted(name)  # the batch, up to rounding
     for param, array in alone.params.items():
         np.testing.assert_allclose(array, whole.params[param], atol=1e-3)
@@ -46,7 +48,7 @@ OPTIONS = {"precision": "kBF16"}, {"skip_bad_batches": True}, {"cluster": nn.Clu
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
 @pytest.mark.parametrize("name", ["convnet", "resnet"])
 def test_options_keep_the_bits(name, options, client):
-    alone = fitted(name, blocks=4, **options | {"cluster": None})
+    alone = fitted(name, blocks=4, micro_batches=1 if name == "resnet" else 3, **options | {"cluster": None})
     assert bits(fitted(name, blocks=4, workers=3, client=client, **options)) == bits(alone)
 
 
@@ -94,7 +96,7 @@ def test_a_job_file_and_an_estimator_have_blocks(client):
 def test_an_own_loop_has_the_bits_of_fit():
     model, (x, y), _ = NETS["convnet"]()
     model.compile(nn.Adam(0.01), "sparse_categorical_crossentropy")
-    job = model.job(x, y, batch_size=BATCH, train_steps=3, blocks=4, seed=1)
+    job = model.job(x, y, batch_size=BATCH, train_steps=3, blocks=4, micro_batches=2, seed=1)
     net = LocalNet(job, x, y)
     params, updater = net.initial_params(), net.updater()
     for step in range(3):
@@ -112,7 +114,7 @@ def test_find_learning_rate_and_search_have_blocks(client):
 
 REFUSED = {
     "more workers than blocks": ({"blocks": 2, "workers": 3}, "3 workers cannot share 2 blocks"),
-    "micro-batches, too": ({"blocks": 2, "micro_batches": 2}, "leave one of them out"),
+    "more turns than blocks": ({"blocks": 2, "micro_batches": 4}, "use at most 2 micro_batches"),
     "more blocks than rows": ({"blocks": 17}, "at most 16 blocks"),
 }
 
@@ -121,6 +123,34 @@ REFUSED = {
 def test_blocks_that_do_not_fit_are_refused(case):
     options, text = REFUSED[case]
     refused_with(lambda: fitted("mlp", **options), "blocks", text)
+
+
+NEED_ALL = {
+    "takes its statistics over the whole batch": (
+        lambda: nn.BatchNormalization(name="first"),
+        "or set synchronized: false",
+    ),
+    "is not cut by rows": (lambda: nn.Dense(8, partition_dim=1, name="first"), "or give it partition_dim: 0"),
+    "gathers the rows of all blocks": (lambda: nn.Dense(64, name="first"), "or fullc_gather"),
+}
+
+
+@pytest.mark.parametrize("why", NEED_ALL)
+def test_a_layer_that_needs_all_blocks_cannot_take_turns(why, client, tmp_path):
+    make, remedy = NEED_ALL[why]
+    model = nn.Sequential([nn.Input((64,)), make(), nn.Dense(4)])
+    model.compile("sgd", "sparse_categorical_crossentropy")
+    x, y = np.zeros((BATCH, 64), np.float32), np.zeros(BATCH, np.int64)
+    cluster = nn.Cluster(fullc_gather=True) if "gathers" in why else None
+    job = model.job(x, y, batch_size=BATCH, train_steps=1, blocks=4, micro_batches=2, cluster=cluster)
+    net = LocalNet(job, x, y)
+    calls = [
+        lambda: net.backward(net.initial_params(), x, y),
+        *(lambda each=each: dsinga.train(job, each, workspace=tmp_path, progress=False) for each in (client, None)),
+    ]
+    for call in calls[: 2 if cluster else 3]:
+        refused_with(call, f"layer 'first': {why}", "leave micro_batches out", remedy)
+    assert not [*tmp_path.iterdir()]
 
 
 @pytest.mark.process

@@ -55,11 +55,16 @@ def test_a_second_fit_goes_on_after_the_end_of_its_schedule(caplog):
 
 
 @pytest.mark.parametrize(
-    ("rows", "workers", "synchronized"), [(1, 1, True), (2, 1, False), (2, 2, True), (2, 2, False)]
+    ("rows", "workers", "synchronized", "fields"),
+    [
+        *((1, 1, True, {}), (2, 1, False, {}), (2, 2, True, {}), (2, 2, False, {}), (2, 1, False, {"blocks": 2})),
+        (2, 1, False, {"micro_batches": 2}),  # parts of two rows
+    ],
 )
-def test_batch_normalisation_over_one_row(rows, workers, synchronized, caplog):
+def test_batch_normalisation_over_one_row(rows, workers, synchronized, fields, caplog):
     norm = layer("norm", "kBM", "data", bm_conf={"synchronized": synchronized})
     net = build(norm, layer("loss", "kSoftmaxLoss", "norm", "data"), shape=(4,), rows=rows)
-    warn_of_unused_steps(with_workers(model(0.1).job(X, Y, batch_size=rows, train_steps=3), workers), net, 0)
-    is_one = rows == 1 or (workers == 2 and not synchronized)
+    job = model(0.1).job(X, Y, batch_size=rows, train_steps=3, **fields)
+    warn_of_unused_steps(with_workers(job, workers), net, 0)
+    is_one = rows == 1 or ((workers == 2 or "blocks" in fields) and not synchronized)
     assert ("layer 'norm' normalises each channel over the one number" in caplog.text) == is_one
