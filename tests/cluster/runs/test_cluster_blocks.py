@@ -87,27 +87,45 @@ def test_a_job_file_and_an_estimator_have_blocks(client):
     model.compile("adam", "sparse_categorical_crossentropy")
     text = dsinga.job.to_text(model.job(batch_size=20, train_steps=4, blocks=4))
     assert "blocks: 4" in text
+    text = text.replace("batchsize: 20", "batchsize: [9, 3, 7, 1]")
     results = [dsinga.train(loads(text), each, data=(x, y), progress=False) for each in (None, client)]
     assert_same(*(result.params for result in results))
 
 
-def test_an_own_loop_has_the_bits_of_fit():
+@pytest.mark.parametrize("sizes", [[BATCH], [7, 3, 5, 1]], ids=str)
+def test_an_own_loop_has_the_bits_of_train(sizes):
     model, (x, y), _ = NETS["convnet"]()
     model.compile(nn.Adam(0.01), "sparse_categorical_crossentropy")
     job = model.job(x, y, batch_size=BATCH, train_steps=3, blocks=4, seed=1)
+    store = job.neuralnet.layer[0].store_conf
+    store.shuffle, store.batchsize = False, sizes
     net = LocalNet(job, x, y)
     params, updater = net.initial_params(), net.updater()
     for step in range(3):
         rows = slice(step * BATCH, (step + 1) * BATCH)
         updater.step(params, net.backward(params, x[rows], y[rows], step=step).gradients)
-    model.fit(x, y, batch_size=BATCH, train_steps=3, blocks=4, seed=1, shuffle=False, progress=False)
-    assert_same(params, model.params)
+    assert_same(params, dsinga.train(job, progress=False).params)
 
 
 def test_find_learning_rate_and_search_have_blocks(client):
     job = NETS["mlp"]()[0].job(*NETS["mlp"]()[1], batch_size=BATCH, blocks=4, train_steps=4)
     found = [dsinga.find_learning_rate(job, client=each, steps=10, progress=False) for each in (None, client)]
     assert found[0].losses == found[1].losses
+
+
+CUT = {
+    "Muon": (nn.Muon(0.01), "kMuon updates whole params, but 'dense_weight' is cut by features"),
+    "clip_norm": (nn.SGD(0.01, clip_norm=1.0), "with blocks, clip_norm is for whole params, but 'dense_"),
+}
+
+
+@pytest.mark.parametrize("case", CUT)
+def test_an_updater_of_whole_params_is_refused_everywhere(case, client):
+    optimizer, text = CUT[case]
+    for each in (None, client):
+        model = nn.Sequential([nn.Dense(6, partition_dim=1), nn.Dense(2)])
+        model.compile(optimizer, "mse")
+        refused_with(lambda m=model, c=each: m.fit(np.ones((8, 3)), np.ones((8, 2)), blocks=2, client=c), text)
 
 
 REFUSED = {
