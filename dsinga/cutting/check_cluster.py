@@ -59,6 +59,14 @@ def check_blocks(job: Job) -> None:
         raise job.neuralnet.error(text, "partition")
     check_locations(job, 1)
     cluster = job.cluster or ClusterConf()
+    if (groups := cluster.nworker_groups) > 1 and (cluster.mean is None or cluster.mean.asynchronous):
+        text = f"blocks gives the same bits in each run, but {groups} asynchronous worker groups update params in any"
+        raise job.error(f"{text} order; use one worker group, or leave blocks out", "blocks")
+    if not cluster.compression.by_number:
+        text = (
+            f"blocks gives the same bits on other workers, but compression: {cluster.compression.name} keeps a rest in"
+        )
+        raise cluster.error(f"{text} each worker; use kBF16, or leave blocks out", "compression")
     if cluster.nworkers_per_group > job.blocks:
         count = cluster.nworkers_per_group
         text = f"{count} workers cannot share {counted(job.blocks, 'block')} of a batch; use at most {job.blocks}"
