@@ -81,7 +81,8 @@ def test_a_run_goes_on_with_another_number_of_workers(client, tmp_path):
 def test_a_job_file_and_an_estimator_have_blocks(client):
     random = np.random.default_rng(0)
     x, y = random.normal(size=(60, 5)).astype(np.float32), random.integers(3, size=60)
-    here, there = (Classifier(blocks=4, random_state=0, epochs=3).fit(x, y, client=each) for each in (None, client))
+    settings = {"blocks": 4, "random_state": 0, "epochs": 3, "batchsize": 16, "warm_start": True}
+    here, there = (Classifier(**settings).fit(x, y, client=each).fit(x, y, client=each) for each in (None, client))
     assert_same(here.params_, there.params_)
     model = nn.Sequential([nn.Input((5,)), nn.Dense(3)])
     model.compile("adam", "sparse_categorical_crossentropy")
