@@ -13,7 +13,7 @@ from weakref import WeakValueDictionary
 
 import numpy as np
 
-from dsinga.base.arguments import check_whole
+from dsinga.base.arguments import check_whole, counted
 from dsinga.base.arrays import ParamArrays
 from dsinga.base.cores import available_cores
 from dsinga.base.errors import Diverged, UserError
@@ -126,6 +126,11 @@ class LocalNet:
             checked = checked.with_job(weighed(checked.job, checked.job.params))
         self.job = job = checked.job
         self._roots = checked.roots
+        if workers and job.blocks not in (0, workers):
+            text = (
+                f"LocalNet computes the job's {counted(job.blocks, 'block')} one by one, which {workers} workers would"
+            )
+            raise UserError(f"{text} change; leave workers out, or the job's blocks")
         self.workers = workers or job.blocks or (job.cluster or ClusterConf()).nworkers_per_group
         self._threads = threads
         self._cores = available_cores()

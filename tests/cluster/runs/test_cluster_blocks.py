@@ -3,13 +3,12 @@
 import json
 import os
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from distributed import Client, LocalCluster
+from distributed import Client
 
 import dsinga
 from dsinga import nn
@@ -22,12 +21,10 @@ from tests.support.refusals import refused_with
 from tests.support.small_job import assert_same
 
 
-@pytest.fixture(scope="module")
-def client() -> Iterator[Client]:
-    """Three Dask workers of this process, one with two threads."""
-    with LocalCluster(n_workers=3, threads_per_worker=1, processes=False, dashboard_address=None) as cluster:
-        with Client(cluster, set_as_default=False) as client:
-            yield client
+@pytest.fixture
+def client(threads: Client) -> Client:
+    """Three Dask workers of this process."""
+    return threads
 
 
 @pytest.mark.parametrize("name", NETS)
@@ -137,6 +134,14 @@ REFUSED = {
     "asynchronous": ({"blocks": 2, "cluster": nn.Cluster(groups=2)}, "2 asynchronous worker groups update params in"),
     "a rest": ({"blocks": 2, "cluster": nn.Cluster(compression="kTopK")}, "compression: kTopK keeps a rest in each"),
 }
+
+
+def test_an_own_loop_has_no_other_number_of_workers_than_blocks():
+    model, data, _ = NETS["convnet"]()
+    job = model.job(*data, batch_size=BATCH, train_steps=1, blocks=4)
+    refused_with(
+        lambda: LocalNet(job, *data, workers=2), "for 4 blocks of the job, not for 2 workers", "leave workers out"
+    )
 
 
 @pytest.mark.parametrize("case", REFUSED)
