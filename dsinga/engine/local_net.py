@@ -127,10 +127,8 @@ class LocalNet:
         self.job = job = checked.job
         self._roots = checked.roots
         if workers and job.blocks not in (0, workers):
-            text = (
-                f"LocalNet computes the job's {counted(job.blocks, 'block')} one by one, which {workers} workers would"
-            )
-            raise UserError(f"{text} change; leave workers out, or the job's blocks")
+            text = f"LocalNet cuts a batch for the job's {counted(job.blocks, 'block')}, not for {workers} workers"
+            raise UserError(f"{text}; leave workers out, or blocks out of the job")
         self.workers = workers or job.blocks or (job.cluster or ClusterConf()).nworkers_per_group
         self._threads = threads
         self._cores = available_cores()

@@ -140,7 +140,7 @@ def test_an_own_loop_has_no_other_number_of_workers_than_blocks():
     model, data, _ = NETS["convnet"]()
     job = model.job(*data, batch_size=BATCH, train_steps=1, blocks=4)
     refused_with(
-        lambda: LocalNet(job, *data, workers=2), "for 4 blocks of the job, not for 2 workers", "leave workers out"
+        lambda: LocalNet(job, *data, workers=2), "for the job's 4 blocks, not for 2 workers", "leave workers out"
     )
 
 
