@@ -47,11 +47,7 @@ def check_cluster(job: Job) -> None:
             raise cluster.error(f"{field} is for slicing: kBlock; set that, or leave {field} out", field)
     if groups > 1:
         check_asynchronous(job, cluster)
-    for layer in job.neuralnet.layer:
-        if layer.location is not None and layer.location >= (workers := job.blocks or cluster.nworkers_per_group):
-            last = workers - 1
-            text = f"layer {layer.name!r}: location must be a worker of the group, 0 to {last}, not {layer.location}"
-            raise layer.error(text, "location")
+    check_locations(job, cluster.nworkers_per_group)
 
 
 def check_blocks(job: Job) -> None:
@@ -62,11 +58,30 @@ def check_blocks(job: Job) -> None:
     if job.neuralnet.partition is PartitionMethod.auto:
         text = "partition: auto chooses a cut for the workers at hand, and blocks is for any workers; leave one out"
         raise job.neuralnet.error(text, "partition")
+    check_locations(job, 1)
     cluster = job.cluster or ClusterConf()
+    if (groups := cluster.nworker_groups) > 1 and (cluster.mean is None or cluster.mean.asynchronous):
+        text = f"blocks gives the same bits in each run, but {groups} asynchronous worker groups update params in any"
+        raise job.error(f"{text} order; use one worker group, or leave blocks out", "blocks")
+    if not cluster.compression.by_number:
+        text = (
+            f"blocks gives the same bits on other workers, but compression: {cluster.compression.name} keeps a rest in"
+        )
+        raise cluster.error(f"{text} each worker; use kBF16, or leave blocks out", "compression")
     if cluster.nworkers_per_group > job.blocks:
         count = cluster.nworkers_per_group
         text = f"{count} workers cannot share {counted(job.blocks, 'block')} of a batch; use at most {job.blocks}"
         raise job.error(f"{text} workers (in a job nworkers_per_group), or more blocks", "blocks")
+
+
+def check_locations(job: Job, workers: int) -> None:
+    """Raise JobError for a layer's ``location`` that is none of the group's ``workers``, or of the job's blocks."""
+    what = "the number of a block" if job.blocks else "a worker of the group"
+    for layer in job.neuralnet.layer:
+        if layer.location is not None and layer.location >= (job.blocks or workers):
+            last = (job.blocks or workers) - 1
+            text = f"layer {layer.name!r}: location must be {what}, 0 to {last}, not {layer.location}"
+            raise layer.error(text, "location")
 
 
 def check_site_paths(job: Job, groups: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -16,14 +17,17 @@ from dsinga.base.registry import register
 from dsinga.cutting.gradient_sums import JoinedGradients
 from dsinga.cutting.partitioned import FEATURES, WHOLE_LAYER, PartitionedNet, cut_regions, split_params
 from dsinga.cutting.partitioning import partition
+from dsinga.cutting.phases import check_whole, cut_nets, evaluation_passes
 from dsinga.cutting.thread_group import run_in_threads
 from dsinga.cutting.turns import check_turns
+from dsinga.job import Phase
 from dsinga.layers import Context, Records, Rows
 from dsinga.layers.interface.context import cut_evenly, rows_of_batch
 from dsinga.net import NeuralNet
 from dsinga.ops import Ops, Processor, cpu_ops
+from dsinga.passes.opened_job import OpenedJob
 from dsinga.passes.predictor import ONE_CORE, BatchResult, Predictor, on_host
-from dsinga.training import Algorithm, Metrics, Push, add_metrics, forward, name_metrics
+from dsinga.training import Algorithm, Metrics, Push, Updater, add_metrics, forward
 from dsinga.training.metrics import add_blocks
 
 T = TypeVar("T")
@@ -37,17 +41,17 @@ class CutRunner:
     ``count_threads`` returns a worker's number of kernel threads for a net. ``gather`` is the job's ``fullc_gather``.
     As many workers compute at a time as there are cores, at most ``cores``. ``in_tree`` is for workers that
     are blocks, with sums in a tree. In training, at most ``in_memory`` of them are in memory (:func:`run_group`), by
-    default all.
+    default all. ``sizes`` has the rows of each worker in a batch of training, if they are not even.
     """
 
     def __init__(
         self, workers: int, count_threads: Callable[[NeuralNet], int], gather: bool, precision: str,
-        cores: int | None = None, in_tree: bool = False, in_memory: int | None = None,
+        cores: int | None = None, in_tree: bool = False, in_memory: int | None = None, sizes: Sequence[int] = (),
     ):  # fmt: skip
         self._cores = min(cores or available_cores(), available_cores())
         self.workers, self.gather, self._count_threads, self.in_tree = workers, gather, count_threads, in_tree
-        self._precision, self._kept_blocks = precision, in_memory or workers
-        self._cuts: dict[int, PartitionedNet] = {}
+        self._precision, self._kept_blocks, self._sizes = precision, in_memory or workers, sizes
+        self._cuts: dict[int, tuple[PartitionedNet, Sequence[Rows]]] = {}
         self._pool: ThreadPoolExecutor | None = None  # kept, because kernels are made once for each thread
         self._lock = threading.Lock()
 
@@ -57,6 +61,22 @@ class CutRunner:
     def __setstate__(self, state: Mapping[str, Any]) -> None:
         vars(self).update(state, _lock=threading.Lock())
 
+    def open(self, opened: OpenedJob, updater: Updater) -> None:
+        """Cut all nets of a job as on a cluster.
+
+        Raises JobError if a layer cannot be cut as the job asks, or a cut param has an updater that needs it whole.
+        """
+        nets = cut_nets(opened.nets, opened.readers, self.gather)
+        check_whole(updater, nets[Phase.kTrain].parts, nets[Phase.kTrain].whole, in_blocks=True)
+        self._check_turns(nets[Phase.kTrain])
+        cuts = [(net, opened.readers[phase]) for phase, net in nets.items()]
+        cuts += [(net, reader) for passes in evaluation_passes(opened, nets).values() for net, reader, _ in passes]
+        self._cuts = {id(net.whole): (net, reader.parts) for net, reader in cuts}
+
+    def _check_turns(self, net: PartitionedNet) -> None:
+        if net.is_training and self._kept_blocks < self.workers:
+            check_turns(net)
+
     def predictor(self, net: NeuralNet, seed: int) -> Predictor:
         """Return a predictor that computes ``net`` in several threads; each call gives the params."""
         return _CutPredictor(self, net, seed)
@@ -65,13 +85,13 @@ class CutRunner:
         self, algorithm: Algorithm, net: NeuralNet, values: Mapping[str, np.ndarray], records: Mapping[str, Records],
         ctx: Context, push: Push, *, memory: Mapping[int, Sequence[np.ndarray]] = MappingProxyType({}),
     ) -> Metrics:  # fmt: skip
-        """Push the gradients of whole params, and return the metrics, of a batch's rows ``ctx.rows``.
+        """Push the gradients of whole params, and return the metrics by layer, of a batch's rows ``ctx.rows``.
 
         A gradient is pushed when the last worker has computed its part. ``memory`` is for large gradients
         (:func:`dsinga.base.buffers.use_bases`).
         """
         rows, micro_batch, skips = ctx.rows.stop - ctx.rows.start, ctx.micro_batch, ctx.skips
-        cut = self.cut(net, rows)
+        cut, parts = self.cut(net, rows)
         joined = JoinedGradients(cut, push, self.in_tree)
         compute_part = joined.sums.compute(algorithm, memory)
 
@@ -81,9 +101,9 @@ class CutRunner:
                 ctx = replace(ctx, rows=rows_of_batch(ctx.rows, micro_batch), micro_batch=micro_batch)
             return compute_part(local, arrays, own, ctx)
 
-        done = self.run(compute, cut, values, records, rows, ctx.seed, ctx.step)
+        done = self.run(compute, cut, values, records, parts, ctx.seed, ctx.step)
         joined.finish()
-        return name_metrics(cut.whole, self.add_up(done))
+        return self.add_up(done)
 
     def add_up(self, metrics: Sequence[Metrics]) -> Metrics:
         """Add up the metrics of all workers."""
@@ -91,7 +111,7 @@ class CutRunner:
 
     def run(
         self, compute: Callable[[NeuralNet, Mapping[str, Any], Mapping[str, Records], Context], T], cut: PartitionedNet,
-        values: Mapping[str, np.ndarray], records: Mapping[str, Records], rows: int, seed: int, step: int,
+        values: Mapping[str, np.ndarray], records: Mapping[str, Records], rows: Sequence[Rows], seed: int, step: int,
     ) -> list[T]:  # fmt: skip
         """Call ``compute`` for each worker of a cut net with its net, params and rows; return the results."""
         with self._lock:
@@ -108,13 +128,13 @@ class CutRunner:
                 return compute(local, parts, _records_of(local, records, ctx.rows), ctx)
 
             return run_in_threads(
-                cut, ops, work, seed=seed, step=step, rows=cut_evenly(rows, self.workers), pool=self._pool,
+                cut, ops, work, seed=seed, step=step, rows=rows, pool=self._pool,
                 at_once=max(1, self._cores // threads), in_tree=self.in_tree,
                 in_memory=self._kept_blocks if cut.is_training else None,
             )  # fmt: skip
 
-    def cut(self, net: NeuralNet, rows: int) -> PartitionedNet:
-        """Cut a net for the workers, or return the net that was cut before.
+    def cut(self, net: NeuralNet, rows: int) -> tuple[PartitionedNet, Sequence[Rows]]:
+        """Cut a net for the workers, or return the net that was cut before; return each worker's rows, too.
 
         Raises JobError for a layer that cannot be cut, or whose parts cannot take turns (:func:`check_turns`).
         """
@@ -122,10 +142,13 @@ class CutRunner:
             if id(net) not in self._cuts:
                 if len(self._cuts) >= KEPT_NETS:
                     del self._cuts[next(iter(self._cuts))]
-                cut = partition(net, self.workers, cut_evenly(rows, self.workers), gather=self.gather)
-                if cut.is_training and self._kept_blocks < self.workers:
-                    check_turns(cut)
-                self._cuts[id(net)] = cut  # it refers to the net, so that its id stays its own
+                parts = cut_evenly(rows, self.workers)
+                if net.phase is Phase.kTrain and sum(self._sizes) == rows:
+                    stops = itertools.accumulate(self._sizes)
+                    parts = [Rows(stop - size, stop, rows) for size, stop in zip(self._sizes, stops, strict=True)]
+                cut = partition(net, self.workers, parts, gather=self.gather)
+                self._check_turns(cut)
+                self._cuts[id(net)] = cut, parts  # it refers to the net, so that its id stays its own
             return self._cuts[id(net)]
 
 
@@ -145,14 +168,14 @@ class _CutPredictor(Predictor):
             self.net.position(name)  # raises UserError
 
         def compute(
-            local: NeuralNet, values: Mapping[str, Any], parts: Mapping[str, Records], ctx: Context
+            local: NeuralNet, values: Mapping[str, Any], own: Mapping[str, Records], ctx: Context
         ) -> BatchResult:
-            outputs, metrics = forward(local, values, parts, ctx, [name for name in keep if name in local.positions])
+            outputs, metrics = forward(local, values, own, ctx, [name for name in keep if name in local.positions])
             return {name: on_host(output, ctx.ops) for name, output in outputs.items()}, metrics
 
-        cut = self._runner.cut(self.net, rows)
-        results = self._runner.run(compute, cut, params or {}, records, rows, self._seed, step)
-        metrics = name_metrics(cut.whole, self._runner.add_up([metrics for _, metrics in results]))
+        cut, parts = self._runner.cut(self.net, rows)
+        results = self._runner.run(compute, cut, params or {}, records, parts, self._seed, step)
+        metrics = self._runner.add_up([metrics for _, metrics in results])
         features = [{name: feature.data for name, feature in outputs.items()} for outputs, _ in results]
         return {name: Records(join_features(cut, name, features), None) for name in keep}, metrics
 

@@ -155,8 +155,8 @@ def _gathered_because(layer: Layer) -> str:
 def _check_length(layer: Layer, length: int, parts: int, noun: str) -> None:
     if length < parts:
         raise layer.fail(
-            f"has {length} {noun}, which cannot be cut over {parts} workers; use fewer workers, or partition_dim: -1 "
-            "to compute it on one of them",
+            f"has {length} {noun}, which cannot be cut over {parts} workers; use fewer workers or blocks, or "
+            "partition_dim: -1 to compute it on one of them",
             field="partition_dim",
         )
 

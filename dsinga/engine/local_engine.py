@@ -84,6 +84,8 @@ class LocalEngine(Engine):
         self._ops = Processor(self._threads, device, PRECISIONS[job.precision]).ops()
         self._ops.enter()
         self._on_device = self._ops.device_count() > 0
+        if self._cut is not None:
+            self._cut.open(opened, create_updater(job.updater))
         if updater is None:
             self.updater = LocalUpdater(create_updater(job.updater), self._net.params, self._ops)
             self.updater.steps = begin.step

@@ -13,7 +13,7 @@ from weakref import WeakValueDictionary
 
 import numpy as np
 
-from dsinga.base.arguments import check_whole
+from dsinga.base.arguments import check_whole, counted
 from dsinga.base.arrays import ParamArrays
 from dsinga.base.cores import available_cores
 from dsinga.base.errors import Diverged, UserError
@@ -46,6 +46,7 @@ from dsinga.training import (
     check_patterns,
     create_updater,
     initial_values,
+    name_metrics,
 )
 from dsinga.training.divergence import is_finite_gradient, param_gradient_fault
 from dsinga.training.local_updater import LocalUpdater
@@ -54,10 +55,13 @@ _log = logging.getLogger(__name__)
 
 
 class Means(dict[str, Any]):
-    """Metrics by name, with the sums and counts behind them, which add up over batches."""
+    """Metrics by name, with the sums and counts behind them, which add up over batches.
 
-    def __init__(self, sums: Metrics):
-        super().__init__(metric_values(sums))
+    The sums of a cut net have names of its layers, too.
+    """
+
+    def __init__(self, sums: Metrics, net: NeuralNet | None = None):
+        super().__init__(metric_values(sums if net is None else name_metrics(net, sums)))
         self.sums = sums
 
 
@@ -122,6 +126,9 @@ class LocalNet:
             checked = checked.with_job(weighed(checked.job, checked.job.params))
         self.job = job = checked.job
         self._roots = checked.roots
+        if workers and job.blocks not in (0, workers):
+            text = f"LocalNet cuts a batch for the job's {counted(job.blocks, 'block')}, not for {workers} workers"
+            raise UserError(f"{text}; leave workers out, or blocks out of the job")
         self.workers = workers or job.blocks or (job.cluster or ClusterConf()).nworkers_per_group
         self._threads = threads
         self._cores = available_cores()
@@ -206,7 +213,7 @@ class LocalNet:
                 records, rows, layers or last_layers(net), params=self._values(net, params), step=step
             )
         self._keep(key, predictor.last_pass, net, records, x, y)
-        return Forward({name: feature.data for name, feature in features.items()}, Means(metrics))
+        return Forward({name: feature.data for name, feature in features.items()}, Means(metrics, net))
 
     def _keep(
         self, key: Hashable, captured: CapturedPass | None, net: NeuralNet, records: Mapping[str, Records], x: Batch,
@@ -281,7 +288,7 @@ class LocalNet:
         for name, gradient in on_host.items() if ops.device_count() else ():
             if not is_finite_gradient(gradient):
                 raise Diverged(param_gradient_fault(name, step))
-        return Backward(on_host, Means(metrics))
+        return Backward(on_host, Means(metrics, net))
 
     def predict(
         self, params: Mapping[str, np.ndarray], x: Batch, layer: str, *, batchsize: int | None = None
@@ -314,7 +321,7 @@ class LocalNet:
                 batch = part_of_batch(x, start, start + size)
                 yield {}, self._forward(params, batch, labels, first=start).metrics.sums
 
-        return Means(add_metrics(evaluate([(net, size, 0)], forward)))
+        return Means(add_metrics(evaluate([(net, size, 0)], forward)), net)
 
     def feature_shape(self, layer: str) -> tuple[int, ...]:
         """Return the shape of a layer's output for one record."""

@@ -13,18 +13,22 @@ from dsinga.base.registry import lookup
 from dsinga.job import ClusterConf, Job, LayerConf, LayerType, Phase, StoreConf
 from dsinga.job.enums import PRECISIONS
 from dsinga.layers import Context, RecordInfo, Records
-from dsinga.net import NeuralNet, create_net
+from dsinga.net import NeuralNet, create_net, input_layers
 from dsinga.net.needed_layers import needed_layers
+from dsinga.passes.opened_job import OpenedJob
 from dsinga.passes.predictor import Predictor
 from dsinga.reading.bind_records import Batch, infos_of_arrays
 from dsinga.reading.checked_job import CheckedJob
-from dsinga.training import Algorithm, Metrics, Push
+from dsinga.training import Algorithm, Metrics, Push, Updater
 
 KEPT_NETS = 8  # a net is made anew for each phase and shape of its inputs
 
 
 class CutNets(Protocol):
     """The type of the engine ``cut``, which computes nets that are cut for several workers."""
+
+    def open(self, opened: OpenedJob, updater: Updater) -> None:
+        """Cut all nets of a job. Raises JobError if that is not possible."""
 
     def predictor(self, net: NeuralNet, seed: int) -> Predictor:
         """Return a predictor of a net that is cut for the workers."""
@@ -44,9 +48,11 @@ def open_cut_nets(
 ) -> CutNets:
     """Return what computes a job's nets cut for ``workers`` workers in this process, on at most ``cores`` cores."""
     gather = (job.cluster or ClusterConf()).fullc_gather
+    stores = (layer.store_conf for layer in input_layers(job.neuralnet, Phase.kTrain))
+    sizes = next((store.batchsize for store in stores if store and len(store.batchsize) == workers), ())
     nets: CutNets = lookup("engine", "cut")(
         workers, count_threads, gather, PRECISIONS[job.precision], cores, bool(job.blocks),
-        job.blocks_at_once or None,
+        job.blocks_at_once or None, sizes,
     )  # fmt: skip
     return nets
 

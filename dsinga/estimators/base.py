@@ -92,7 +92,8 @@ class NetEstimator(EstimatorRecords):
     def _local(self) -> LocalNet:
         """The net that computes predictions in this process."""
         example, folders = np.empty((1, *self._record_shape), np.float32), roots(self.job_, None)
-        return LocalNet(CheckedJob(self.job_, folders), example, workers=1, threads=self._threads, roots=folders)
+        whole = CheckedJob(self.job_.replace(blocks=0), folders)
+        return LocalNet(whole, example, workers=1, threads=self._threads, roots=folders)
 
     @property
     def params_(self) -> ParamArrays:

@@ -71,6 +71,8 @@ def train_net(
         data["test"] = _sources(job, validation)
     if not on_cluster:  # worker groups of the job would count as readers of the records
         job, client, workers = job.replace(cluster=None), Continued(trained.before), None
+    if job.blocks:  # a cluster counts the steps of each call from 0, so this process does, too
+        job, client = job.replace(seed=job.seed + trained.steps), client if on_cluster else ThisProcess()
     train(
         job, client, data=data, params=trained.params, updater_state=trained.slots, progress=False,
         extensions=extensions, workers=workers,

@@ -124,7 +124,7 @@ class UpdaterConf(Component):
     """The updater (optimizer), which changes the params by their gradients.
 
     Norms are of the whole batch's gradient. With ``clip_norm`` servers keep params whole. A layer that is cut by
-    features is clipped part by part.
+    features is clipped part by part, and refused with ``blocks``.
 
     With ``clip_global_norm`` updates do not overlap with the backward pass. Each worker group uses its own norm. A norm
     that is not finite scales nothing. ``clip_global_norm`` cannot be combined with the other bounds or with graph

@@ -105,7 +105,7 @@ def continue_locally(
         job, opened = checked.job, open_local_job(checked)
         epochs = opened.readers[Phase.kTrain].epochs if job.epochs else None
         all_extensions, begin = begin_run(job, opened.nets, epochs, options)
-        device = None if job.blocks else training_device(job, opened.nets[Phase.kTrain])
+        device = training_device(job, opened.nets[Phase.kTrain])
         updater = None
         if earlier[1]:
             conf = job.updater.replace(earlier_steps=0)  # the updater counts them itself

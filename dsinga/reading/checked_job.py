@@ -222,7 +222,7 @@ def _cut(
         return tuple(cut_evenly(batchsize, workers))
     if len(sizes) != workers:
         raise where.error(
-            f"layer {layer.name!r} gives {len(sizes)} batch sizes for {workers} workers; give one, or one a worker",
+            f"layer {layer.name!r} gives {len(sizes)} batch sizes for {workers} {noun}; give one, or as many as {noun}",
             "batchsize",
         )
     starts = [sum(sizes[:part]) for part in range(workers)]

@@ -34,13 +34,18 @@ def _classes(layers: list[Any], *shape: int) -> Case:
 
 
 def mlp() -> Case:
-    """Return a net of dense layers with dropout."""
-    return _classes([nn.Dense(24, activation="tanh"), nn.Dropout(0.3)], 12)
+    """Return a net of dense layers with dropout and two losses."""
+    _, (x, y), _ = _classes([], 12)
+    inputs = nn.Input((12,))
+    hidden = nn.Dropout(0.3)(nn.Dense(24, activation="tanh")(inputs))
+    model = nn.Model(inputs, [nn.Dense(4)(hidden), nn.Dense(2)(hidden)])
+    model.compile(adam(), ["sparse_categorical_crossentropy", "mse"])
+    return Case(model, (x, [y, x[:, :2]]), {"validation_data": (x[:21], [y[:21], x[:21, :2]])})
 
 
 def convnet() -> Case:
     """Return a net of convolutions and pooling."""
-    return _classes([nn.Conv2D(6, 3, activation="relu"), nn.MaxPooling2D(2), nn.Conv2D(4, 2)], 3, 9, 9)
+    return _classes([nn.Conv2D(6, 3, activation="relu"), nn.MaxPooling2D(2), nn.SeparableConv2D(4, 2)], 3, 9, 9)
 
 
 def resnet() -> Case:

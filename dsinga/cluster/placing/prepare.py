@@ -23,10 +23,10 @@ from dsinga.cluster.queue.claims import Claim, Request, claim_workers
 from dsinga.cluster.queue.usable_workers import ANYWHERE, WorkerSelection
 from dsinga.cluster.server import slicing
 from dsinga.cluster.worker.config import WorkerConfig, new_run_name
-from dsinga.cluster.worker.configure import configure, evaluation_passes
+from dsinga.cluster.worker.configure import configure
 from dsinga.cutting.cluster_topology import Topology
 from dsinga.cutting.partitioned import LayerCut, ParamPart
-from dsinga.cutting.phases import cut_nets
+from dsinga.cutting.phases import cut_nets, evaluation_passes
 from dsinga.cutting.turns import check_turns
 from dsinga.job import ClusterConf, Job, PartitionMethod, Phase, Precision
 from dsinga.job.epochs import Epochs

@@ -9,8 +9,8 @@ from dsinga.cluster.server import cut_into_pieces, slice_for_servers
 from dsinga.cluster.worker.config import WorkerConfig
 from dsinga.cluster.worker.exchange_options import ExchangeOptions
 from dsinga.cutting.cluster_topology import Topology
-from dsinga.cutting.partitioned import LayerCut, ParamPart, PartitionedNet
-from dsinga.cutting.phases import cut_like
+from dsinga.cutting.partitioned import ParamPart, PartitionedNet
+from dsinga.cutting.phases import check_whole
 from dsinga.job import ClusterConf, Compression, Job, Phase, UpdatePlace
 from dsinga.job.enums import PRECISIONS
 from dsinga.net import NeuralNet
@@ -22,23 +22,6 @@ NEVER = (1 << 31) - 1  # steps
 
 # Takes the parts of params that servers keep; returns the server for each part that should stay whole, by its name.
 FindPreferredServers = Callable[[Mapping[str, ParamPart]], Mapping[str, int]]
-
-
-def evaluation_passes(
-    opened: OpenedJob, nets: Mapping[Phase, PartitionedNet], requested_cuts: Mapping[str, int | LayerCut] | None = None
-) -> dict[Phase, tuple[EvaluationPass, ...]]:
-    """Return the passes of each phase that is evaluated over all records; ``nets`` are cut."""
-    return {
-        phase: tuple(
-            each._replace(
-                net=nets[phase]
-                if each.net is opened.nets[phase]
-                else cut_like(nets[Phase.kTrain], each.net, each.reader.parts, requested_cuts)
-            )
-            for each in passes
-        )
-        for phase, passes in opened.complete.items()
-    }
 
 
 def configure(
@@ -59,7 +42,7 @@ def configure(
         # Sites keep a moving average of their outer params, not of each site's steps.
         updater = create_updater(job.updater.replace(ema_conf=average.replace(every=NEVER)))
     parts = shared_parts(nets)
-    check_whole(updater, parts, nets[Phase.kTrain].whole)
+    check_whole(updater, parts, nets[Phase.kTrain].whole, topology.threads is not None)
     has_any_servers = topology.threads is not None and bool(job.updater.clip_global_norm)
     needs_whole = updater.needs_whole_params or outer_needs_whole_params(topology) or has_any_servers
     sizes = {name: math.prod(part.shape) for name, part in parts.items() if served and not part.gathered}
@@ -111,19 +94,6 @@ def row_widths(net: NeuralNet, parts: Mapping[str, ParamPart], updater: Updater)
         for name, param in params.items()
         if param.spec.sparse and param.spec.trainable and not updater.of(param.name, param.shape).whole
     }
-
-
-def check_whole(updater: Updater, parts: Mapping[str, ParamPart], net: NeuralNet) -> None:
-    """Raise JobError if partitioning cuts a param that its updater needs whole."""
-    for part in parts.values():
-        param = net.params[part.param]
-        if part.axis is not None and param.trainable and updater.of(param.name, param.shape).whole:
-            kind = updater.conf.user_type or updater.conf.type.name
-            raise updater.conf.error(
-                f"{kind} updates whole params, but {param.name!r} is cut by features; give its layer partition_dim: 0 "
-                "(rows) or a location (one worker), or choose another updater",
-                "type",
-            )
 
 
 def shared_parts(nets: Mapping[Phase, PartitionedNet]) -> dict[str, ParamPart]:

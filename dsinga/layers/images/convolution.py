@@ -153,11 +153,12 @@ class Convolution(Layer):
     def defer_gradient(
         self, params: Arrays, sources: Arrays, output: Output, grad: Any, needs: Sequence[bool], ctx: Context
     ) -> tuple[Sequence[Array | None], Callable[[], Sequence[Array | None]]] | None:
-        if self.is_spaced or not needs[0] or sources[0].ndim != 4 or sources[0].dtype != np.float32:
+        if self.is_spaced or not needs[0] or sources[0].ndim != 4:
+            return None
+        if sources[0].dtype != np.float32 or ctx.ops.has_bf16_features:  # the gradient would be rounded otherwise
             return None
         x, window = self.window.extend(sources[0], ctx.ops), self.window
         dx = ctx.ops.transposed_convolution(grad, output.saved, None, window.stride, window.pad, x.shape[2:])
-        dx = ctx.ops.cast_like(dx, sources[0])  # in bfloat16 a device gives bfloat16, also after a float32 feature
 
         def compute() -> Sequence[Array | None]:
             return self.compute_gradient(params, sources, output, grad, (False,), ctx)[1]

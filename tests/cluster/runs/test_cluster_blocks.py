@@ -3,13 +3,12 @@
 import json
 import os
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from distributed import Client, LocalCluster
+from distributed import Client
 
 import dsinga
 from dsinga import nn
@@ -22,12 +21,10 @@ from tests.support.refusals import refused_with
 from tests.support.small_job import assert_same
 
 
-@pytest.fixture(scope="module")
-def client() -> Iterator[Client]:
-    """Three Dask workers of this process, one with two threads."""
-    with LocalCluster(n_workers=3, threads_per_worker=1, processes=False, dashboard_address=None) as cluster:
-        with Client(cluster, set_as_default=False) as client:
-            yield client
+@pytest.fixture
+def client(threads: Client) -> Client:
+    """Three Dask workers of this process."""
+    return threads
 
 
 @pytest.mark.parametrize("name", NETS)
@@ -83,27 +80,31 @@ def test_a_run_goes_on_with_another_number_of_workers(client, tmp_path):
 def test_a_job_file_and_an_estimator_have_blocks(client):
     random = np.random.default_rng(0)
     x, y = random.normal(size=(60, 5)).astype(np.float32), random.integers(3, size=60)
-    here, there = (Classifier(blocks=4, random_state=0, epochs=3).fit(x, y, client=each) for each in (None, client))
+    settings = {"blocks": 4, "random_state": 0, "epochs": 3, "batchsize": 16, "warm_start": True}
+    here, there = (Classifier(**settings).fit(x, y, client=each).fit(x, y, client=each) for each in (None, client))
     assert_same(here.params_, there.params_)
     model = nn.Sequential([nn.Input((5,)), nn.Dense(3)])
     model.compile("adam", "sparse_categorical_crossentropy")
     text = dsinga.job.to_text(model.job(batch_size=20, train_steps=4, blocks=4))
     assert "blocks: 4" in text
+    text = text.replace("batchsize: 20", "batchsize: [9, 3, 7, 1]")
     results = [dsinga.train(loads(text), each, data=(x, y), progress=False) for each in (None, client)]
     assert_same(*(result.params for result in results))
 
 
-def test_an_own_loop_has_the_bits_of_fit():
+@pytest.mark.parametrize("sizes", [[BATCH], [7, 3, 5, 1]], ids=str)
+def test_an_own_loop_has_the_bits_of_train(sizes):
     model, (x, y), _ = NETS["convnet"]()
     model.compile(nn.Adam(0.01), "sparse_categorical_crossentropy")
     job = model.job(x, y, batch_size=BATCH, train_steps=3, blocks=4, micro_batches=2, seed=1)
+    store = job.neuralnet.layer[0].store_conf
+    store.shuffle, store.batchsize = False, sizes
     net = LocalNet(job, x, y)
     params, updater = net.initial_params(), net.updater()
     for step in range(3):
         rows = slice(step * BATCH, (step + 1) * BATCH)
         updater.step(params, net.backward(params, x[rows], y[rows], step=step).gradients)
-    model.fit(x, y, batch_size=BATCH, train_steps=3, blocks=4, seed=1, shuffle=False, progress=False)
-    assert_same(params, model.params)
+    assert_same(params, dsinga.train(job, progress=False).params)
 
 
 def test_find_learning_rate_and_search_have_blocks(client):
@@ -112,17 +113,43 @@ def test_find_learning_rate_and_search_have_blocks(client):
     assert found[0].losses == found[1].losses
 
 
+CUT = {
+    "Muon": (nn.Muon(0.01), "kMuon updates whole params, but 'dense_weight' is cut by features"),
+    "clip_norm": (nn.SGD(0.01, clip_norm=1.0), "with blocks, clip_norm is for whole params, but 'dense_"),
+}
+
+
+@pytest.mark.parametrize("case", CUT)
+def test_an_updater_of_whole_params_is_refused_everywhere(case, client):
+    optimizer, text = CUT[case]
+    for each in (None, client):
+        model = nn.Sequential([nn.Dense(6, partition_dim=1), nn.Dense(2)])
+        model.compile(optimizer, "mse")
+        refused_with(lambda m=model, c=each: m.fit(np.ones((8, 3)), np.ones((8, 2)), blocks=2, client=c), text)
+
+
 REFUSED = {
     "more workers than blocks": ({"blocks": 2, "workers": 3}, "3 workers cannot share 2 blocks"),
     "more turns than blocks": ({"blocks": 2, "micro_batches": 4}, "use at most 2 micro_batches"),
     "more blocks than rows": ({"blocks": 17}, "at most 16 blocks"),
+    "TF32 on a CPU": ({"blocks": 2, "precision": "tf32"}, "precision kTF32 is for GPUs"),
+    "asynchronous": ({"blocks": 2, "cluster": nn.Cluster(groups=2)}, "2 asynchronous worker groups update params in"),
+    "a rest": ({"blocks": 2, "cluster": nn.Cluster(compression="kTopK")}, "compression: kTopK keeps a rest in each"),
 }
+
+
+def test_an_own_loop_has_no_other_number_of_workers_than_blocks():
+    model, data, _ = NETS["convnet"]()
+    job = model.job(*data, batch_size=BATCH, train_steps=1, blocks=4)
+    refused_with(
+        lambda: LocalNet(job, *data, workers=2), "for the job's 4 blocks, not for 2 workers", "leave workers out"
+    )
 
 
 @pytest.mark.parametrize("case", REFUSED)
 def test_blocks_that_do_not_fit_are_refused(case):
     options, text = REFUSED[case]
-    refused_with(lambda: fitted("mlp", **options), "blocks", text)
+    refused_with(lambda: fitted("mlp", **options), text)
 
 
 NEED_ALL = {

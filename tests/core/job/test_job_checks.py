@@ -180,6 +180,8 @@ def test_a_layer_is_placed_on_a_worker_of_the_group():
     check(job("cluster { nworkers_per_group: 2 }", ip1="location: 1"))
     message = complaint(job("cluster { nworkers_per_group: 2 }", ip1="location: 2"))
     assert message == f"job.conf:{IP1}: layer 'ip1': location must be a worker of the group, 0 to 1, not 2"
+    message = complaint(job("blocks: 2", ip1="location: 2"))
+    assert message == f"job.conf:{IP1}: layer 'ip1': location must be the number of a block, 0 to 1, not 2"
 
 
 def test_training_needs_steps_and_testing_does_not():
