@@ -32,18 +32,29 @@ T = TypeVar("T")
 FOLDER_OF_PROCESS, EXCHANGE = -100, 2  # Linux's AT_FDCWD and RENAME_EXCHANGE
 
 
-def replace_file(path: Path, text: str) -> None:
-    """Replace a file's contents by ``text``, so that a kill meanwhile leaves the old ones."""
+def cache_folder() -> Path:
+    """Return this user's folder for files that can be made again; RuntimeError without a home."""
+    if sys.platform == "win32":
+        base = os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local"
+    elif sys.platform == "darwin":
+        base = Path.home() / "Library" / "Caches"
+    else:
+        base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(base) / "dsinga"
+
+
+def replace_file(path: Path, content: str | bytes) -> None:
+    """Replace a file's contents, so that a kill meanwhile leaves the old ones."""
     with draft_folder(path) as draft:
-        write_file(draft / path.name, text)
+        write_file(draft / path.name, content)
         os.replace(draft / path.name, path)
         sync_folder(path.parent)
 
 
-def write_file(path: Path, text: str) -> None:
-    """Write a file and flush it to the disk."""
-    with open(path, "w", encoding="utf-8") as file:
-        file.write(text)
+def write_file(path: Path, content: str | bytes) -> None:
+    """Write a file, text as UTF-8, and flush it to the disk."""
+    with open(path, "wb") as file:
+        file.write(content.encode() if isinstance(content, str) else content)
         file.flush()
         os.fsync(file.fileno())
 

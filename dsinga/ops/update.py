@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dsinga.base import buffers
-from dsinga.ops.compiled.compiler import compiled
+from dsinga.ops.compiled.formulas import compiled_formula
 from dsinga.ops.types import Array, Formula
 
 # Elements: value, gradient, state and scratch of a block stay in the caches over its passes. Each pass releases and
@@ -70,12 +70,6 @@ def _apply(update: Update, clip_norm: float) -> None:
         w, g, *slots = (array[block] for array in arrays)
         t, s = scratch[0][: w.size], scratch[1][: w.size]
         formula(w, np.multiply(g, factor, out=t) if factor < 1.0 else g, slots, t, s)
-
-
-def compiled_formula(formula: Formula, arrays: Sequence[Array]) -> Formula | None:
-    """Compile a formula for ``arrays`` (value, gradient and state) by numba; None if impossible or too slow."""
-    formulas = compiled("formulas", arrays[0].size)
-    return formulas.compiled_formula(formula, arrays) if formulas else None
 
 
 def blocks(size: int) -> Iterator[slice]:

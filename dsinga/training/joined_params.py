@@ -11,7 +11,7 @@ import numpy as np
 
 from dsinga.net import Param
 from dsinga.ops.bound_program import BoundProgram
-from dsinga.ops.compiled.compiler import compiled
+from dsinga.ops.compiled.compiler import is_compiled
 from dsinga.ops.ufunc_programs import trace_series
 from dsinga.training.updater import Formulas, Updater
 
@@ -88,5 +88,4 @@ class JoinedParams:
         arrays = [self._value, self.gradient, *(self._state[slot] for slot in self._updater.state_slots)]
         missing = tuple([each is None for each in numbers])
         traced = trace_series(self._formulas, len(arrays) - 2, missing)
-        is_compiled = compiled("formulas", self._value.size) is not None
-        return None if traced is None or is_compiled else BoundProgram(traced, arrays)
+        return None if traced is None or is_compiled(self._value.size) else BoundProgram(traced, arrays)

@@ -6,7 +6,6 @@ import contextlib
 import json
 import os
 import platform
-import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -14,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dsinga.base.durable_files import replace_file
+from dsinga.base.durable_files import cache_folder, replace_file
 from dsinga.base.regular_files import read_json
 from dsinga.base.version import __version__
 
@@ -131,17 +130,7 @@ class RateStore:
 
 def rates_file(folder: str | os.PathLike[str] | None = None) -> Path:
     """Return the path of this machine's file, in ``folder`` or else in the user's cache folder."""
-    return (Path(folder) if folder else _cache_folder()) / f"rates-{platform.node() or 'machine'}.json"
-
-
-def _cache_folder() -> Path:
-    if sys.platform == "win32":
-        base = os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local"
-    elif sys.platform == "darwin":
-        base = Path.home() / "Library" / "Caches"
-    else:
-        base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(base) / "dsinga"
+    return (Path(folder) if folder else cache_folder()) / f"rates-{platform.node() or 'machine'}.json"
 
 
 def _versions() -> dict[str, str]:

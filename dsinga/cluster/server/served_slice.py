@@ -14,7 +14,8 @@ from dsinga.base import buffers
 from dsinga.cluster.server.gradient_accumulator import GradientAccumulator, StalenessMeter
 from dsinga.cluster.server.slicing import Slice
 from dsinga.ops import Array, Ops, SparseRows, Update
-from dsinga.ops.update import BLOCK, blocks, compiled_formula
+from dsinga.ops.compiled.formulas import compiled_formula
+from dsinga.ops.update import BLOCK, blocks
 from dsinga.training import Updater
 
 

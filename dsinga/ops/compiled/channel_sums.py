@@ -6,94 +6,75 @@ uint16, the upper half of a float32.
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from functools import cache
 
 import numpy as np
-from numba import extending, types
 
-from dsinga.ops.compiled.compiler import compile_loop
-from dsinga.ops.types import FLOAT32, Array
+from dsinga.base.buffers import address
+from dsinga.ops.compiled.compiler import is_compiled, load_loop
+from dsinga.ops.types import FLOAT32, Array, NotCapturable
 
-
-def _number(context: Any, stored: Any) -> Any:
-    """Generate code that reads a stored number (float32, or bfloat16 as uint16) as float32."""
-
-    def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        if stored == types.float32:
-            return args[0]
-        bits = builder.zext(args[0], context.get_value_type(types.uint32))
-        bits = builder.shl(bits, bits.type(16))
-        return builder.bitcast(bits, context.get_value_type(types.float32))
-
-    return types.float32(stored), code
-
-
-def _stored(context: Any, number: Any, like: Any) -> Any:
-    """Generate code that truncates a float32 to a stored number's type."""
-
-    def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        if like == types.float32:
-            return args[0]
-        bits = builder.bitcast(args[0], context.get_value_type(types.uint32))
-        return builder.trunc(builder.lshr(bits, bits.type(16)), context.get_value_type(types.uint16))
-
-    return like(number, like), code
-
-
-number_of: Any = extending.intrinsic(_number)
-stored_as: Any = extending.intrinsic(_stored)
+_LOOP = """
+def loop(x, feature, dy, masked, rectified, partial, total, blocks, rows, width):
+    if rectified:
+        {rectified}
+    else:
+        {sums}
+"""
+_SUMS = """for k in range(blocks):
+            for n in range(rows):
+                start = (k * rows + n) * width
+                for w in range(width):
+                    {gradient}
+                    before = partial[w] if n > 0 else np.float32(0.0)
+                    partial[w] = before + gradient
+                    before = partial[width + w] if n > 0 else np.float32(0.0)
+                    partial[width + w] = before + {x} * gradient
+            for w in range(2 * width):
+                total[w] += partial[w]"""
+_RECTIFIED = """slope = np.float32(1.0) if {feature} > 0.0 else np.float32(0.0)
+                    gradient = {dy} * slope
+                    masked[start + w] = {stored}"""
+_NUMBER = {"f": "{}[start + w]", "H": "as_float32(np.uint32({}[start + w]) << np.uint32(16))"}
+_STORED = {"f": "gradient", "H": "np.uint16(as_uint32(gradient) >> np.uint32(16))"}
 
 
-def _sums(x: Array, y: Array) -> Array:
-    width = x.shape[2]
-    partial = np.empty((2, width), np.float32)
-    total = np.zeros((2, width), np.float64)
-    for k in range(x.shape[0]):
-        partial[:] = 0.0
-        for n in range(x.shape[1]):
-            for w in range(width):
-                number = number_of(y[k, n, w])
-                partial[0, w] += number
-                partial[1, w] += number_of(x[k, n, w]) * number
-        for w in range(width):
-            total[0, w] += partial[0, w]
-            total[1, w] += partial[1, w]
-    return total
+class CompiledSums:
+    """Sums of arrays (k, n, w) with numbers of one type, by a compiled loop."""
+
+    def __init__(self, loop: Callable[..., None]):
+        self._loop = loop
+
+    def sums(self, x: Array, y: Array) -> Array:
+        """Compute (Σ y, Σ x·y): (2, w) in float64."""
+        return self._run((x, y, y, y), False)
+
+    def rectified_sums(self, x: Array, feature: Array, dy: Array, masked: Array) -> Array:
+        """Write ReLU's gradient, dy where ``feature`` > 0, else dy·0, to ``masked``; return the sums with it as y."""
+        return self._run((x, feature, dy, masked), True)
+
+    def _run(self, arrays: tuple[Array, Array, Array, Array], rectified: bool) -> Array:
+        x = arrays[0]
+        if not all(isinstance(each, np.ndarray) for each in arrays):
+            raise NotCapturable("a compiled loop sums its arrays")
+        if not all(each.flags.c_contiguous and each.shape == x.shape and each.dtype == x.dtype for each in arrays):
+            raise ValueError("arrays differ in shape or type")
+        width = x.shape[2]
+        partial, total = np.empty((2, width), np.float32), np.zeros((2, width))
+        self._loop(*map(address, arrays), rectified, address(partial), address(total), *x.shape)
+        return total
 
 
-def _rectified_sums(x: Array, feature: Array, dy: Array, masked: Array) -> Array:
-    width = x.shape[2]
-    partial = np.empty((2, width), np.float32)
-    total = np.zeros((2, width), np.float64)
-    for k in range(x.shape[0]):
-        partial[:] = 0.0
-        for n in range(x.shape[1]):
-            for w in range(width):
-                slope = np.float32(1.0) if number_of(feature[k, n, w]) > 0.0 else np.float32(0.0)
-                gradient = number_of(dy[k, n, w]) * slope
-                masked[k, n, w] = stored_as(gradient, dy[k, n, w])
-                partial[0, w] += gradient
-                partial[1, w] += number_of(x[k, n, w]) * gradient
-        for w in range(width):
-            total[0, w] += partial[0, w]
-            total[1, w] += partial[1, w]
-    return total
+def compiled_sums(x: Array) -> CompiledSums | None:
+    """Return what sums arrays like ``x``; None without numba, and for small arrays."""
+    return _of_type("f" if x.dtype == FLOAT32 else "H") if is_compiled(x.size) else None
 
 
-def _compiled(number: Any) -> tuple[Any, Any]:
-    read, written = (types.Array(number, 3, "C", readonly=readonly) for readonly in (True, False))
-    result = types.float64[:, ::1]
-    return compile_loop(result(read, read), _sums), compile_loop(result(read, read, read, written), _rectified_sums)
-
-
-_LOOPS = {FLOAT32: _compiled(types.float32), np.dtype(np.uint16): _compiled(types.uint16)}
-
-
-def sums(x: Array, y: Array) -> Array:
-    """Compute (Σ y, Σ x·y) of x and y (k, n, w): (2, w) in float64."""
-    return _LOOPS[x.dtype][0](x, y)
-
-
-def rectified_sums(x: Array, feature: Array, dy: Array, masked: Array) -> Array:
-    """Write ReLU's gradient, dy where ``feature`` > 0, else dy·0, to ``masked``; return its sums Σ and Σ x·, (2, w)."""
-    return _LOOPS[x.dtype][1](x, feature, dy, masked)
+@cache
+def _of_type(letter: str) -> CompiledSums | None:
+    numbers = {name: _NUMBER[letter].format(name) for name in ("x", "feature", "dy")}
+    gradients = f"gradient = {numbers['dy']}", _RECTIFIED.format(**numbers, stored=_STORED[letter])
+    sums, rectified = (_SUMS.format(x=numbers["x"], gradient=gradient) for gradient in gradients)
+    loop = load_loop(_LOOP.format(sums=sums, rectified=rectified), f"{letter * 4}nfdnnn")
+    return CompiledSums(loop) if loop else None

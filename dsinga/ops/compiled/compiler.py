@@ -1,48 +1,50 @@
-"""Finds numba, imports it on first use, and compiles loops for given types."""
+"""Loads loops that numba compiles: as machine code from the user's cache, or else with numba in this process."""
 
 from __future__ import annotations
 
+import ctypes
+import json
 import logging
 import os
+import subprocess
+import sys
 from collections.abc import Callable
 from functools import cache
-from importlib import import_module
 from importlib.util import find_spec
-from types import ModuleType
 from typing import Any
 
 from dsinga.base.errors import UserError
+from dsinga.ops.compiled.code_files import PROCESSOR, load_code, path_of, read_code, runs_code, unseal, write_code
 
 VARIABLE = "DSINGA_COMPILED"
-# Numbers of an array. Loops over smaller ones do not pay for the second that numba takes to be imported.
+# Numbers of an array. Loops over smaller ones do not pay for the second that numba takes to compile them.
 SMALLEST = 1 << 16
+SECONDS = 120  # at most, for numba to compile a loop
 
 _log = logging.getLogger(__name__)
 
 
-def compiled(module: str, size: int) -> Any:
-    """Import a module of compiled loops; None without numba, or if ``size`` is too small to pay."""
-    return _load(module) if size >= SMALLEST else None
+def is_compiled(size: int) -> bool:
+    """Whether loops over arrays of ``size`` numbers are compiled: numba is installed, and they pay."""
+    return size >= SMALLEST and _is_available()
 
 
 @cache
-def _load(module: str) -> ModuleType | None:
-    if not is_wanted() or find_spec("numba") is None:
-        return None
-    try:
-        return import_module(f"dsinga.ops.compiled.{module}")
-    except Exception as error:  # numba refuses versions of numpy and Python that it does not know
-        _log.warning("computing without compiled loops, since numba cannot compile them: %s", error)
-        return None
+def _is_available() -> bool:
+    return is_wanted() and find_spec("numba") is not None
 
 
 def describe() -> str:
     """Say which numba version compiles loops, or that there is none."""
     if find_spec("numba") is None:
         return "no loops are compiled: pip install numba"
+    return f"loops are compiled by numba {_version()}" if is_wanted() else "no loops are compiled"
+
+
+def _version() -> str:
     from importlib import metadata  # few ask for a version
 
-    return f"loops are compiled by numba {metadata.version('numba')}" if is_wanted() else "no loops are compiled"
+    return metadata.version("numba")
 
 
 def is_wanted() -> bool:
@@ -53,12 +55,48 @@ def is_wanted() -> bool:
     return not value
 
 
-def compile_loop(signature: Any, loop: Callable[..., Any]) -> Any:
-    """Compile a loop for a numba ``signature``, without reordering of floats and without the GIL."""
-    import numba
+def load_loop(source: str, types: str) -> Callable[..., None] | None:
+    """Return the function ``loop`` of a source, called with addresses and integers; None if numba cannot compile it.
 
-    options: dict[str, Any] = {"nogil": True, "error_model": "numpy"}
+    ``types`` has a letter for each argument: f, d, H for an array of float32, float64, uint16, n for an integer.
+    Floats are not reordered, and other threads of Python run meanwhile.
+    """
     try:
-        return numba.njit(signature, cache=True, **options)(loop)
-    except RuntimeError:  # there is no file of the source, or no folder that can be written
-        return numba.njit(signature, **options)(loop)
+        start, memory = _cached(source, types) or _compile_here(source, types)
+    except Exception as error:  # numba refuses versions of numpy and Python that it does not know
+        _log.warning("computing without compiled loops, since numba cannot compile them: %s", error)
+        return None
+    loop: Any = ctypes.CFUNCTYPE(None, *[ctypes.c_ssize_t] * len(types))(start)
+    loop.memory = memory  # in which the code is
+    return loop
+
+
+def _compile_here(source: str, types: str) -> tuple[int, Any]:
+    from dsinga.ops.compiled.machine_code import compile_loop  # imports numba
+
+    loop = compile_loop(source, types)
+    return loop.address, loop
+
+
+def _cached(source: str, types: str) -> tuple[int, Any] | None:
+    """Load a loop's machine code; return its address and memory, None if this process cannot make or run it."""
+    if not runs_code():
+        return None
+    try:
+        request = json.dumps([source, types, PROCESSOR, _version()]).encode()
+        if (code := read_code(path := path_of(request), request)) is None:
+            write_code(path, sealed := _make(request))
+            code = unseal(request, sealed)
+        return None if code is None else load_code(code)
+    except Exception as error:  # of a system without home, processes, or memory for code
+        _log.debug("numba is loaded, because its code is not: %s", error)
+        return None
+
+
+def _make(request: bytes) -> bytes:
+    """Have a loop compiled in a process of its own, and return its sealed code."""
+    changed = {"PYTHONPATH": os.pathsep.join(sys.path), "NUMBA_CPU_NAME": PROCESSOR, "NUMBA_CPU_FEATURES": ""}
+    command = [sys.executable, "-P", "-m", "dsinga.ops.compiled.machine_code"]
+    environment = {**os.environ, **changed}
+    made = subprocess.run(command, input=request, capture_output=True, env=environment, timeout=SECONDS, check=True)
+    return made.stdout

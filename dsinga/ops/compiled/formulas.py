@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import cache
-from typing import Any
 
 import numpy as np
-from numba import types
 
-from dsinga.ops.compiled.compiler import compile_loop
+from dsinga.base.buffers import address
+from dsinga.ops.compiled.compiler import is_compiled, load_loop
 from dsinga.ops.types import FLOAT32, Array, Formula
 from dsinga.ops.ufunc_programs import FIRST_SLOT, G, UfuncOperand, UfuncProgram, W, try_trace
 
@@ -31,26 +30,30 @@ _CALLS = {
 
 
 def compiled_formula(formula: Formula, arrays: Sequence[Array]) -> Formula | None:
-    """Compile a formula to one loop over 1-d ``arrays`` that updates value and state in place, or None."""
-    if any(array.dtype != FLOAT32 or not array.flags.c_contiguous for array in arrays):
+    """Compile a formula to one loop over 1-d ``arrays`` that updates value and state in place.
+
+    Returns None without numba, for small arrays, and where that is impossible.
+    """
+    value, gradient, *state = arrays
+    shape = value.shape
+    if not is_compiled(value.size) or any(each.dtype != FLOAT32 or each.shape != shape for each in arrays):
         return None
-    traced = try_trace(formula, len(arrays) - FIRST_SLOT)
-    if traced is None:
+    if not gradient.flags.c_contiguous or not all(each.flags.carray for each in (value, *state)):
         return None
-    loop, constants = _loop(traced.program), np.array(traced.constants, np.float32)
+    traced = try_trace(formula, len(state))
+    if traced is None or (loop := _loop(traced.program)) is None:
+        return None
+    constants = np.array(traced.constants, np.float32)
 
     def run(w: Array, g: Array, state: Sequence[Array], t: Array, s: Array) -> None:
-        loop(w, g, *state, constants)
+        loop(*map(address, (w, g, *state, constants)), w.size)
 
     return run
 
 
 @cache
-def _loop(program: UfuncProgram) -> Callable[..., None]:
-    names: dict[str, Any] = {"np": np}
-    exec(source_of(program), names)  # of names and calls in this file alone
-    read, written = (types.Array(types.float32, 1, "C", readonly=readonly) for readonly in (True, False))
-    return compile_loop(types.void(written, read, *[written] * program.slots, read), names["loop"])
+def _loop(program: UfuncProgram) -> Callable[..., None] | None:
+    return load_loop(source_of(program), "f" * (FIRST_SLOT + program.slots + 1) + "n")
 
 
 def source_of(program: UfuncProgram) -> str:
@@ -62,7 +65,7 @@ def source_of(program: UfuncProgram) -> str:
         lines.append(f"r{result} = {_CALLS[name].format(*map(_written, operands))}")
     lines += [f"{arrays[number]}[at] = r{number}" for number in program.changed]
     body = "\n        ".join(lines)
-    return f"def loop({', '.join(arrays)}, c):\n    for at in range(w.size):\n        {body}\n"
+    return f"def loop({', '.join(arrays)}, c, size):\n    for at in range(size):\n        {body}\n"
 
 
 def _written(operand: UfuncOperand) -> str:

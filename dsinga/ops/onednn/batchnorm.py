@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from dsinga.base import buffers
-from dsinga.ops.compiled.compiler import compiled
+from dsinga.ops.compiled.channel_sums import compiled_sums
 from dsinga.ops.layout import LAST, by_channel, contiguous, einsum
 from dsinga.ops.numpy.normalisation import NumpyNormalisation
 from dsinga.ops.onednn.casting import cast_like, to_float32
@@ -137,7 +137,7 @@ def _large(x: Array) -> bool:
 def _totals(x: Array, y: Array) -> tuple[Array, Array]:
     """Sum y and x·y, arrays (B, C, ...), over all but the channels: (Σ y, Σ x·y), (C,) each in float64."""
     channels = x.shape[1]
-    if loops := compiled("channel_sums", x.size):
+    if loops := compiled_sums(x):
         return _by_channel(loops.sums(_numbers(x), _numbers(y)), channels)
     first, second = (_folded(to_float32(array)) for array in (x, y))
     sums = np.add.reduce(second, axis=1), einsum("knw,knw->kw", first, second)
@@ -247,7 +247,7 @@ class OnednnBatchNorm(NumpyNormalisation):
     ) -> tuple[Array, tuple[Array, Array] | None]:
         feature, dy = cast_like(feature, x), cast_like(dy, x)
         possible = accepts_alike(x, feature, dy) and _large(x) and x.ndim in LAST and not _far(mean, variance)
-        loops = compiled("channel_sums", x.size) if possible else None
+        loops = compiled_sums(x) if possible else None
         if not loops:
             return super().rectified_batch_norm_sums(x, feature, dy, mean, variance, epsilon)
         masked = buffers.empty(x.shape, channels_last=True, dtype=x.dtype)

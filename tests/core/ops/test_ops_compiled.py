@@ -1,6 +1,7 @@
 """Loops compiled by numba have the bits of the kernels and of the updaters' formulas that they replace."""
 
 import logging
+import shutil
 from importlib.util import find_spec
 
 import numpy as np
@@ -10,12 +11,13 @@ from dsinga.base import buffers
 from dsinga.cluster.server.served_slice import split_update
 from dsinga.job import LRGenConf, UpdaterConf, UpdaterType
 from dsinga.ops import get_ops
-from dsinga.ops.compiled import compiler
+from dsinga.ops.compiled import code_files, compiler
 from dsinga.ops.layout import is_channels_last
 from dsinga.training import create_updater
 from tests.support.refusals import refused
 
 NUMBA = pytest.mark.skipif(find_spec("numba") is None, reason="pip install numba")
+CODE = pytest.mark.skipif(find_spec("numba") is None or not code_files.runs_code(), reason="no code is kept")
 BF16 = pytest.mark.skipif(bool(get_ops("onednn").lacks_bf16()), reason="the processor has no bfloat16")
 ELEMENTWISE = [kind for kind in UpdaterType if kind.name not in ("kUserUpdater", "kLamb", "kMuon")]
 SIZE = compiler.SMALLEST + 3
@@ -24,9 +26,9 @@ SIZE = compiler.SMALLEST + 3
 @pytest.fixture(autouse=True)
 def no_variable(monkeypatch):
     monkeypatch.delenv(compiler.VARIABLE, raising=False)
-    compiler._load.cache_clear()
+    compiler._is_available.cache_clear()
     yield
-    compiler._load.cache_clear()
+    compiler._is_available.cache_clear()
 
 
 def normal(seed, *shape, dtype=np.float32):
@@ -38,11 +40,11 @@ def normal(seed, *shape, dtype=np.float32):
 
 def computed(run, monkeypatch):
     """What a function returns with compiled loops, and without."""
-    assert compiler.compiled("formulas", SIZE) is not None
+    assert compiler.is_compiled(SIZE)
     results = [run()]
     monkeypatch.setenv(compiler.VARIABLE, "0")
-    compiler._load.cache_clear()
-    assert compiler.compiled("formulas", SIZE) is None
+    compiler._is_available.cache_clear()
+    assert not compiler.is_compiled(SIZE)
     return [*results, run()]
 
 
@@ -98,19 +100,74 @@ def test_updates_have_the_same_bits(kind, gradients, monkeypatch):
 
 @NUMBA
 def test_small_arrays_do_not_wait_for_numba():
-    assert compiler.compiled("formulas", compiler.SMALLEST - 1) is None
+    assert not compiler.is_compiled(compiler.SMALLEST - 1)
 
 
 def test_an_unknown_value_of_the_variable_is_refused(monkeypatch):
     monkeypatch.setenv(compiler.VARIABLE, "off")
-    refused(lambda: compiler.compiled("formulas", SIZE), "'off'", "leave it unset")
+    refused(lambda: compiler.is_compiled(SIZE), "'off'", "leave it unset")
 
 
 @NUMBA
-def test_a_numba_that_cannot_compile_is_said_once(monkeypatch, caplog):
-    monkeypatch.setattr(compiler, "import_module", lambda name: 1 / 0)
+def test_a_loop_that_numba_cannot_compile_is_said(caplog):
     with caplog.at_level(logging.WARNING, "dsinga"):
-        assert compiler.compiled("formulas", SIZE) is compiler.compiled("formulas", SIZE) is None
-    assert [record.getMessage() for record in caplog.records] == [
-        "computing without compiled loops, since numba cannot compile them: division by zero"
-    ]
+        assert compiler.load_loop("def loop(x): x.unknown", "f") is None
+    (record,) = caplog.records
+    assert record.getMessage().startswith(
+        "computing without compiled loops, since numba cannot compile them: Failed in"
+    )
+
+
+DOUBLE = "def loop(x, size):\n    for at in range(size):\n        x[at] = x[at] * np.float32(2.0)\n"
+
+
+def doubled():
+    x = np.arange(5, dtype=np.float32)
+    compiler.load_loop(DOUBLE, "fn")(buffers.address(x), x.size)
+    return x.tolist()
+
+
+@CODE
+def test_code_is_kept_and_run_without_numba(tmp_path, monkeypatch):
+    """Unless it is damaged, answers another request or can be written by others; then it is made again."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(compiler, "_compile_here", None)
+    assert doubled() == [0, 2, 4, 6, 8]
+    (path,) = (tmp_path / "dsinga" / "loops").iterdir()
+    sealed, made = path.read_bytes(), []
+    monkeypatch.setattr(compiler, "_make", lambda request: made.append(request) or sealed)
+    assert doubled() == [0, 2, 4, 6, 8]
+    assert not made
+    other = code_files.seal(b"another request", sealed[32:])
+    for damaged in (b"", sealed[:-1], sealed[:40], sealed[:-1] + bytes([sealed[-1] ^ 1]), other):
+        path.write_bytes(damaged)
+        assert doubled() == [0, 2, 4, 6, 8]
+        assert path.read_bytes() == sealed
+    path.chmod(0o666)
+    made.clear()
+    assert doubled() == [0, 2, 4, 6, 8]
+    assert len(made) == 1
+    shutil.rmtree(path.parent)
+    path.parent.touch()  # a folder that cannot be made
+    assert doubled() == [0, 2, 4, 6, 8]
+    assert len(made) == 2
+
+
+@CODE
+def test_without_code_numba_compiles_in_the_process(monkeypatch):
+    monkeypatch.setattr(code_files, "FLAGS", {"of no processor"})
+    code_files.runs_code.cache_clear()
+    try:
+        assert compiler._cached(DOUBLE, "fn") is None
+        assert doubled() == [0, 2, 4, 6, 8]
+    finally:
+        code_files.runs_code.cache_clear()
+
+
+@CODE
+def test_code_that_calls_others_is_refused():
+    """Such code would jump to an address of another process."""
+    from dsinga.ops.compiled.machine_code import compile_loop, position_independent
+
+    loop = compile_loop("def loop(x, size):\n    x[0] = np.sin(x[0])\n", "fn")
+    refused(lambda: position_independent(loop), ".text refers to", error=ValueError)

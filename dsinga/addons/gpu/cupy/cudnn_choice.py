@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from dsinga.addons.gpu.cupy.cudnn_graphs import ConvolutionProblem
 from dsinga.addons.gpu.cupy.library import cupy
-from dsinga.base.durable_files import replace_file
+from dsinga.base.durable_files import cache_folder, replace_file
 from dsinga.base.regular_files import read_json
 from dsinga.ops.types import Array
 
@@ -42,7 +42,7 @@ class Candidate(NamedTuple):
 def choices_file() -> Path | None:
     """Return the path of this user's choices on this host; None if it cannot be written."""
     try:
-        file = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "dsinga" / "convolutions.json"
+        file = cache_folder() / "convolutions.json"
         file.parent.mkdir(parents=True, exist_ok=True)
         return file if os.access(file.parent, os.W_OK) else None
     except (OSError, RuntimeError):  # there is no home
