@@ -26,7 +26,7 @@ from tools.benchmarks.timing import BF16, COMPILED, peak_megabytes
 from tools.benchmarks.torch_nets import Peer
 
 CLASSES, RATE, MOMENTUM = 1000, 1e-3, 0.9
-WARM_UP = 3  # steps at the beginning of each run
+WARM_UP = 2  # steps at the beginning of each run
 
 
 class TimmNet(NamedTuple):
