@@ -62,8 +62,7 @@ def split(place: ModulePlace, x: Tensor, *args: Any, **kwargs: Any) -> list[Tens
 
 def unbind(x: Tensor, dim: int = 0) -> list[Tensor]:
     """Return a tensor's parts along an axis, without the axis."""
-    axis = x.axis(dim)
-    return [x.part(axis, number) for number in range(x.shape[axis])]
+    return x.parts(x.axis(dim))
 
 
 def cat(place: ModulePlace, tensors: Sequence[Any], dim: int = 0) -> Tensor:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import replace
@@ -198,22 +197,24 @@ class Dropout(Layer):
             return Output(x * ctx.ops.dropout_mask(self._numbers_of_member(ctx), ratio).astype(x.dtype, copy=False))
         if not ctx.training or ratio == 0:
             return Output(x)
-        mask = from_matrix(ctx.ops.dropout_mask(self._numbers(ctx), ratio), x, ctx.ops)
-        return Output(ctx.ops.multiply(x, mask), saved=mask)
+        mask = ctx.ops.dropout_mask(self._numbers(ctx), ratio)
+        if mask.ndim == 2:
+            mask = from_matrix(mask, x, ctx.ops)
+        return Output(_masked(x, mask, ctx), saved=mask)
 
     def _numbers(self, ctx: Context) -> Array:
-        """Draw uniform random numbers (rows, n) that decide what is dropped, equal within one unit."""
-        if (
-            self.settings.unit is DropoutUnit.kNumber
-            or self.settings.unit is DropoutUnit.kFeature
-            and len(self.shape) == 2
-        ):
-            return self.random(ctx)
-        if self.settings.unit is DropoutUnit.kRow:
-            return ctx.random(self.name, 1).repeat(math.prod(self.shape[1:]), axis=1)
-        if self.settings.unit is DropoutUnit.kFeature:
-            return ctx.ops.xp.tile(ctx.random(self.name, self.shape[-1]), (1, self.shape[1]))
-        return ctx.random(self.name, self.shape[1], self.columns).repeat(math.prod(self.shape[2:]), axis=1)
+        """Draw uniform random numbers that decide what is dropped: (rows, n), or one a unit, to broadcast."""
+        unit, axes = self.settings.unit, len(self.shape)
+        if axes > 2 and unit is DropoutUnit.kRow:
+            return ctx.random(self.name, 1).reshape(-1, *[1] * (axes - 1))
+        if axes > 2 and unit is DropoutUnit.kFeature:
+            return ctx.random(self.name, self.shape[-1])[:, None]
+        if axes > 2 and unit is DropoutUnit.kChannel:
+            numbers = ctx.random(self.name, self.shape[1], self.columns)
+            return numbers.reshape(*numbers.shape, *[1] * (axes - 2))
+        if unit is DropoutUnit.kRow:
+            return ctx.random(self.name, 1).repeat(self.shape[1], axis=1)
+        return self.random(ctx)
 
     def _numbers_of_member(self, ctx: Context) -> Array:
         """Draw the member's uniform random numbers, (1, ...), which broadcast with the feature."""
@@ -231,7 +232,12 @@ class Dropout(Layer):
     ) -> Gradients:
         if not needs[0]:
             return (None,), ()
-        return (grad if output.saved is None else ctx.ops.multiply(grad, output.saved),), ()
+        return (grad if output.saved is None else _masked(grad, output.saved, ctx),), ()
 
     def saved_sizes(self, rows: int) -> list[int]:
         return [float_bytes(rows, self.source_shapes[0])]  # the mask
+
+
+def _masked(x: Array, mask: Array, ctx: Context) -> Array:
+    """Multiply by a mask of each number, or by one that has axes of length 1."""
+    return ctx.ops.multiply(x, mask) if mask.shape == x.shape else x * mask

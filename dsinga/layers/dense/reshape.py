@@ -13,7 +13,7 @@ from dsinga.job.limits import Count, Range, Steps
 from dsinga.layers.interface.checks import shape_text
 from dsinga.layers.interface.context import Context, RecordInfo
 from dsinga.layers.interface.declarations import Bfloat16, Cut, SourceKind
-from dsinga.layers.interface.layer import Arrays, Gradients, Layer, Output, Shape, from_matrix, to_matrix
+from dsinga.layers.interface.layer import Arrays, Gradients, Layer, Output, Shape, from_matrix, shaped, to_matrix
 
 
 @register("layer", kPermute=891)
@@ -119,7 +119,8 @@ class Reshape(Layer):
 
     def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
         x = sources[0]
-        return Output(ctx.ops.unflatten(to_matrix(x, ctx.ops), (len(x), *self.shape[1:])))
+        keeps_features = x.ndim > 2 and x.shape[-1] == self.shape[-1]
+        return Output(shaped(x, (len(x), *self.shape[1:]), keeps_features, ctx.ops))
 
     def compute_gradient(
         self, params: Arrays, sources: Arrays, output: Output, grad: Any, needs: Sequence[bool], ctx: Context

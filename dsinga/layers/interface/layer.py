@@ -318,5 +318,10 @@ def to_matrix(x: Array, ops: Ops) -> Array:
 
 
 def from_matrix(matrix: Array, like: Array, ops: Ops) -> Array:
-    """Undo :func:`to_matrix`: return ``matrix`` (B, n) in the shape of ``like`` (B, ...)."""
-    return matrix if like.ndim == 2 else ops.unflatten(matrix, like.shape)
+    """Undo :func:`to_matrix`: return ``matrix`` (B, n) in the shape of ``like`` (B, ...), and its order in memory."""
+    return matrix if like.ndim == 2 else shaped(matrix, like.shape, like.flags.c_contiguous, ops)
+
+
+def shaped(x: Array, shape: Shape, in_order: bool, ops: Ops) -> Array:
+    """Reshape x (B, ...): ``in_order`` without a copy, else with the fastest layout of images and volumes."""
+    return x.reshape(shape) if in_order and x.flags.c_contiguous else ops.unflatten(to_matrix(x, ops), shape)

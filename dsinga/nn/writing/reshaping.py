@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from dsinga.nn.words.basic_layers import layer_of_type
-from dsinga.nn.words.shape_layers import Flatten, Permute, Reshape
+from dsinga.nn.words.shape_layers import Flatten, Permute, Reshape, Slice
 from dsinga.nn.writing.symbol import Symbol
 
 AS_IMAGE = ".image"  # name suffix of a sequence reshaped to an image for a convolution
@@ -82,3 +82,33 @@ def permuted(place: NamesLayers, symbol: Symbol, dims: Sequence[int], suffix: st
         before, symbol = symbol.builder.settings["dims"], symbol.sources[0]
         order = [before[axis - 1] for axis in order]
     return symbol if order == sorted(order) else Permute(order, name=place.name(suffix))(symbol)
+
+
+def indexed(place: NamesLayers, symbol: Symbol, items: Sequence[Any]) -> Symbol:
+    """Select a part of the rows of a symbolic tensor by a number, a slice or a list for each axis."""
+    part = symbol[(slice(None), *items)]
+    part.builder.name = place.name()
+    return part
+
+
+def parts_along(place: NamesLayers, symbol: Symbol, axis: int, number: int | None = None) -> list[Symbol]:
+    """Return the parts along an axis of rows, without the axis; with a ``number`` this part only.
+
+    They are cut before axes are reordered: queries, keys and values of one projection are slices of its feature.
+    """
+    before = [slice(None)] * axis
+    rows, kind, source = rows_of(symbol), symbol.builder.kind, next(iter(symbol.sources), symbol)
+    if kind == "Permute":
+        dims = symbol.builder.settings["dims"]
+        order = [dim - (dim > dims[axis]) for dim in dims if dim != dims[axis]]
+        parts = parts_along(place, source, dims[axis] - 1, number)
+        return [permuted(place, part, order, ".order") for part in parts]
+    width = math.prod(rows[axis + 1 :])
+    if kind == "Reshape" and rows_of(source) == (*rows[:axis], rows[axis] * width):
+        if number is None:
+            parts = Slice(rows[axis], axis + 1, name=place.name())(source)
+        else:
+            start = number % rows[axis] * width
+            parts = [indexed(place, source, [*before, slice(start, start + width)])]
+        return [reshaped(place, part, rows[:axis] + rows[axis + 1 :], ".rows") for part in parts]
+    return [indexed(place, symbol, [*before, at]) for at in (range(rows[axis]) if number is None else [number])]

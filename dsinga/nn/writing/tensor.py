@@ -19,7 +19,9 @@ from dsinga.nn.writing.reshaping import (
     NoLayer,
     axis_of,
     axis_with_batch,
+    indexed,
     made,
+    parts_along,
     permuted,
     reshaped,
     rows_of,
@@ -179,6 +181,20 @@ class Tensor(HasOperators):
         """Select a part along one axis, by a number (which drops the axis), slice, or list."""
         return self[(slice(None),) * axis + (item,)]
 
+    def parts(self, axis: int) -> list[Tensor]:
+        """Return all parts along one axis, without it."""
+        if axis == self.batch_axis or self.shape[axis] == 1:
+            return [self.part(axis, number) for number in range(self.shape[axis])]
+        batch = self.batch_axis
+        shape = without(self.shape, axis)
+        batch_axis = None if batch is None else batch - (axis < batch)
+        symbols = parts_along(self.place, self.symbol, axis - (batch is not None and batch < axis))
+        rows = without(shape, batch_axis)
+        return [
+            replace(self, source=reshaped(self.place, part, rows, ".rows"), shape=shape, batch_axis=batch_axis)
+            for part in symbols
+        ]
+
     def __getitem__(self, key: Any) -> Tensor:
         """Select a part by numbers, slices, lists of numbers, None and ...; the batch keeps all records."""
         items = [*key] if isinstance(key, tuple) else [key]
@@ -201,8 +217,11 @@ class Tensor(HasOperators):
             shape += [] if isinstance(item, int) else [len(item) if isinstance(item, list) else size]
         symbol = self.symbol
         if not all(item is None or item == slice(None) for item in rows):
-            symbol = symbol[(slice(None), *rows)]
-            symbol.builder.name = self.place.name()
+            chosen = [axis for axis, item in enumerate(rows) if item != slice(None)]
+            if len(chosen) == 1 and isinstance(rows[chosen[0]], int):
+                symbol = parts_along(self.place, symbol, chosen[0], rows[chosen[0]])[0]
+            else:
+                symbol = indexed(self.place, symbol, rows)
         symbol = reshaped(self.place, symbol, without(shape, batch), ".rows")
         return replace(self, source=symbol, shape=tuple(shape), batch_axis=batch)
 

@@ -131,6 +131,8 @@ class PaddedBackwardData:
 class BackwardWeights:
     """oneDNN's gradient of a convolution for its kernel, float32, from rows (B, H, W, C) and (B, H', W', F)."""
 
+    by = ""
+
     def __init__(
         self, x: Shape, w: Shape, stride: Sizes, pad: Sizes, dtype: np.dtype = FLOAT32, dilation: Sizes = (),
         groups: int = 1,
@@ -152,6 +154,7 @@ class BackwardWeights:
             forward.convolve.description,
             operands=(SRC, DIFF_DST, DIFF_WEIGHTS),
             operations=_operations(forward.output_shape, w),
+            implementation=self.by,
         )
         self.implementation = self.convolve.implementation
         self.unpack = reorder(self.convolve.layout(DIFF_WEIGHTS), dense(by_group))
@@ -165,6 +168,12 @@ class BackwardWeights:
             self.convolve(x, dy, thread_state.packed_weights.array)
             self.unpack(thread_state.packed_weights.array, dw)
         return dw
+
+
+class NarrowBackwardWeights(BackwardWeights):
+    """The gradient for kernels by oneDNN's AVX2 code."""
+
+    by = "jit:avx2"
 
 
 class OnednnConvolution(NumpyConvolution):
@@ -280,7 +289,7 @@ class OnednnGroupedConvolution(NumpyGroupedConvolution):
         shapes, spacing = (x.shape, w.shape, stride, pad), (dilation, groups)
         weights = data = None
         if accepts(x, w, dy):
-            weights = get_kernel(BackwardWeights, *shapes, FLOAT32, *spacing)
+            weights = choose_kernel("grouped_convolution_grad_w", BackwardWeights, *shapes, FLOAT32, *spacing)
         if weights and need_dx:
             data = get_kernel(BackwardData, *shapes, FLOAT32, FLOAT32, *spacing)
         if not weights or (need_dx and not data):

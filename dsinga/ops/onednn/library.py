@@ -17,9 +17,9 @@ from dsinga.ops.types import BFLOAT16, FLOAT32
 # data types, format tags, kinds of propagation
 BF16, F32 = 2, 3
 ANY = 1
-TRAINING, INFERENCE = 64, 96
+TRAINING, INFERENCE, BACKWARD = 64, 96, 128
 
-# flags of batch normalisation
+# flags of batch and layer normalisation
 USE_GLOBAL_STATS, USE_SCALE, USE_SHIFT, FUSE_RELU = 1, 2, 4, 8
 
 # algorithms
@@ -35,7 +35,7 @@ SOFTMAX = 0x30000
 # arguments of an execution
 SRC, SRC_1, DST, WEIGHTS, BIAS, WORKSPACE, SCRATCHPAD = 1, 2, 17, 33, 41, 64, 80
 MEAN, VARIANCE, SCALE, SHIFT = 49, 50, 51, 52
-DIFF_SRC, DIFF_DST, DIFF_WEIGHTS = 129, 145, 161
+DIFF_SRC, DIFF_DST, DIFF_WEIGHTS, DIFF_SCALE, DIFF_SHIFT = 129, 145, 161, 255, 256
 POST_OP = 32768  # times (index + 1), or-ed with SRC_1: the operand of a binary post-operation
 
 # instruction sets

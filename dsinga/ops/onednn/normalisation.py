@@ -16,6 +16,7 @@ from dsinga.ops.numpy.points import Block, NumpyPoints, by_class, classes_first,
 from dsinga.ops.onednn.batchnorm import SHORTEST, Affine, OnednnBatchNorm, pixel_rows, repeat_constants, wide_table
 from dsinga.ops.onednn.choices import choose_kernel
 from dsinga.ops.onednn.elementwise import MatrixSoftmax
+from dsinga.ops.onednn.layernorm import OnednnLayerNorm
 from dsinga.ops.onednn.library import (
     ADD,
     DIFF_DST,
@@ -193,7 +194,7 @@ def lrn_forward(
     return forward
 
 
-class OnednnNormalisation(OnednnBatchNorm):
+class OnednnNormalisation(OnednnLayerNorm, OnednnBatchNorm):
     """The backend's normalisation: oneDNN's, or the table's replacements (choices.py)."""
 
     def lrn(self, x: Array, size: int, alpha: float, beta: float, k: float, train: bool) -> tuple[Array, Any]:

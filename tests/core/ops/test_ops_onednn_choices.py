@@ -24,6 +24,7 @@ GEOMETRIES = [  # images, kernel, stride, pad: between them oneDNN has all imple
     ((64, 16, 32, 32), (32, 16, 3, 3), 2, 1),
     ((64, 20, 12, 12), (50, 20, 5, 5), 1, 0),
 ]
+DEPTHWISE = (2, 32, 9, 9), (32, 1, 7, 7), (1, 1), (3, 3), library.FLOAT32, (1, 1), 32
 BY_NAME = {choice.name: choice for choice in TABLE}
 
 
@@ -53,6 +54,8 @@ def library_names(kernel: str) -> set[str]:
         return implementations("matmul", *arguments)
     if kernel in ("inner_product_grad_w", "inner_product_grad_x"):
         return {"sgemm:avx512_core", "sgemm:avx2"}
+    if kernel == "grouped_convolution_grad_w":
+        return {convolution.BackwardWeights(*DEPTHWISE).implementation}
     names = set()
     for x, w, stride, pad in GEOMETRIES:
         shapes = x, w, (stride, stride), (pad, pad)
@@ -114,6 +117,7 @@ SMALL = (1, 3, 4, 4), (8, 3, 5, 5)
         ("inner_product_grad_w", "sgemm:avx512_core", (64, 500, 800), None),
         ("inner_product_grad_w", "sgemm:avx512_core", (64, 32768, 64), None),
         ("inner_product_grad_w", "sgemm:avx2", (64, 2000, 2500), None),
+        ("grouped_convolution_grad_w", "jit:avx512_core", DEPTHWISE, "depthwise-kernel-gradient"),
         ("tanh", "jit:avx2", (16_384, 1.0, 1.0), "small-tanh"),
         ("tanh", "jit:avx2", (16_385, 1.0, 1.0), None),
         ("tanh_grad", "jit:avx2", (16_384, 1.0, 1.0), "small-tanh-gradient"),
@@ -142,6 +146,15 @@ def test_a_direct_convolution_computes_what_the_first_choice_does(x, w, stride, 
         kernel = rng.standard_normal(w, np.float32)
         expected = first(rows, kernel)
         np.testing.assert_allclose(direct(rows, kernel), expected, atol=1e-5 * np.abs(expected).max())
+
+
+@AVX512
+def test_a_depthwise_gradient_computes_what_the_first_choice_does():
+    x, dy = np.random.default_rng(0).standard_normal((2, 2, 9, 9, 32), np.float32)
+    expected, dw = (
+        make(*DEPTHWISE)(x, dy) for make in (convolution.BackwardWeights, convolution.NarrowBackwardWeights)
+    )
+    np.testing.assert_allclose(dw, expected, atol=1e-5 * np.abs(expected).max())
 
 
 def output_shape(*shapes):

@@ -1,0 +1,165 @@
+"""Measure a step of a net of timm: ``python -m tools.benchmarks.timm_steps dsinga/resnet18 STEPS``, or ``pytorch/...``.
+
+The module is one and the same; dsinga trains what ``convert.from_torch`` makes of it. Updates are SGD with momentum.
+Times are those of the process on the core, without what other programs take.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple
+from unittest.mock import patch
+
+import numpy as np
+import torch
+from torch import nn
+from torch.nn import functional
+
+from dsinga import convert
+from dsinga import nn as ours
+from dsinga.passes.training_step import TrainingStep
+from tools.benchmarks.timing import BF16, COMPILED, peak_megabytes
+from tools.benchmarks.torch_nets import Peer
+
+CLASSES, RATE, MOMENTUM = 1000, 1e-3, 0.9
+WARM_UP = 2  # steps at the beginning of each run
+
+
+class TimmNet(NamedTuple):
+    """A net by its name in timm, the pixels of a side, the batch size, and further arguments of ``create_model``."""
+
+    name: str
+    pixels: int
+    batch: int
+    settings: dict[str, Any] = {}
+
+
+DEEP = {"drop_path_rate": 0.1}  # stochastic depth, as these nets are trained
+NETS = {
+    "resnet50": TimmNet("resnet50", 160, 8),
+    "resnet18": TimmNet("resnet18", 224, 8),
+    "densenet121": TimmNet("densenet121", 160, 8),
+    "mobilenetv3": TimmNet("mobilenetv3_large_100", 224, 8),
+    "regnety-008": TimmNet("regnety_008", 224, 8),
+    "mixer-s": TimmNet("mixer_s16_224", 224, 8, DEEP),
+    "efficientnet-b0": TimmNet("efficientnet_b0", 224, 8),
+    "convnext-tiny": TimmNet("convnext_tiny", 160, 4, DEEP),
+    "vit-tiny-197": TimmNet("vit_tiny_patch16_224", 224, 8, DEEP),
+    "vit-tiny-577": TimmNet("vit_tiny_patch16_384", 384, 4, DEEP),
+    "unet": TimmNet("unet", 256, 2),
+}
+
+
+class UNet(nn.Module):
+    """The U-Net of Ronneberger et al. (2015) with batch normalisation and padding, for fields of 3 channels."""
+
+    def __init__(self, widths: tuple[int, ...] = (32, 64, 128, 256, 512)):
+        super().__init__()
+        pairs = [*zip((3, *widths), widths, strict=False)]
+        self.down = nn.ModuleList(self.block(*pair) for pair in pairs)
+        self.rise = nn.ModuleList(nn.ConvTranspose2d(upper, lower, 2, 2) for lower, upper in pairs[:0:-1])
+        self.up = nn.ModuleList(self.block(2 * lower, lower) for lower in widths[-2::-1])
+        self.head = nn.Conv2d(widths[0], 1, 1)
+
+    @staticmethod
+    def block(inputs: int, outputs: int) -> nn.Module:
+        """Return two convolutions, each with normalisation and rectifier."""
+        layers: list[nn.Module] = []
+        for channels in (inputs, outputs):
+            layers += [nn.Conv2d(channels, outputs, 3, padding=1, bias=False), nn.BatchNorm2d(outputs), nn.ReLU()]
+        return nn.Sequential(*layers)
+
+    def forward(self, x: Any) -> Any:
+        """Return the field (B, 1, H, W) for images (B, 3, H, W)."""
+        kept = []
+        for number, block in enumerate(self.down):
+            x = block(functional.max_pool2d(x, 2) if number else x)
+            kept.append(x)
+        for rise, block, aside in zip(self.rise, self.up, kept[-2::-1], strict=True):
+            x = block(torch.cat([aside, rise(x)], 1))
+        return self.head(x)
+
+
+def module_of(net: TimmNet) -> nn.Module:
+    """Return the PyTorch module of a net."""
+    if net.name == "unet":
+        return UNet()
+    import timm
+
+    return (
+        timm.create_model(net.name, img_size=net.pixels, **net.settings)
+        if "vit" in net.name
+        else timm.create_model(net.name, **net.settings)
+    )
+
+
+def batch_of(net: TimmNet, steps: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return random images and targets for so many steps."""
+    rng, shape = np.random.default_rng(0), (steps * net.batch, 3, net.pixels, net.pixels)
+    images = rng.standard_normal(shape, np.float32)
+    return images, images[:, :1] if net.name == "unet" else rng.integers(0, CLASSES, len(images))
+
+
+def train_ours(net: TimmNet, steps: int) -> Callable[[], list[float]]:
+    """Return the function that trains and returns the seconds of each step."""
+    model = convert.from_torch(module_of(net), (3, net.pixels, net.pixels))
+    model.compile(ours.SGD(RATE, momentum=MOMENTUM), "mse" if net.name == "unet" else "sparse_categorical_crossentropy")
+    x, y = batch_of(net, steps + 1)
+    run, begun = TrainingStep.run, list[float]()
+
+    def noted(*arguments: Any) -> Any:
+        begun.append(time.process_time())
+        return run(*arguments)
+
+    def turn() -> list[float]:
+        begun.clear()
+        with patch.object(TrainingStep, "run", noted):
+            model.fit(x, y, batch_size=net.batch, epochs=1, progress=False, precision="bf16" if BF16 else None)
+        return np.diff(begun).tolist()
+
+    return turn
+
+
+def train_torch(net: TimmNet, steps: int) -> Callable[[], list[float]]:
+    """Return the function that trains the module in the channels-last format, as :func:`train_ours`."""
+    torch.set_num_threads(1)
+    torch.set_flush_denormal(True)
+    module = module_of(net).to(memory_format=torch.channels_last)
+    x, y = map(torch.from_numpy, batch_of(net, 1))
+    updater = torch.optim.SGD(module.parameters(), RATE, MOMENTUM, fused=True)
+    loss = functional.mse_loss if net.name == "unet" else functional.cross_entropy
+    peer = Peer(
+        module,
+        updater,
+        lambda _: (x.contiguous(memory_format=torch.channels_last), y),
+        lambda net, batch: loss(net(batch[0]), batch[1]),
+    )
+    peer = peer.compiled() if COMPILED else peer
+    batch, precision = peer.batch(0), torch.autocast("cpu", torch.bfloat16) if BF16 else None
+
+    def turn() -> list[float]:
+        begun = [time.process_time()]
+        for _ in range(steps):
+            peer.iterate(batch, precision).item()
+            begun.append(time.process_time())
+        return np.diff(begun).tolist()
+
+    return turn
+
+
+def main(name: str, steps: int) -> None:
+    """Print the figures of a net, turn by turn, as long as lines of the standard input ask for them."""
+    library, _, net = name.partition("/")
+    turn = (train_ours if library == "dsinga" else train_torch)(NETS[net], WARM_UP + steps)
+    while True:
+        print(json.dumps({"ms": 1e3 * statistics.median(turn()[WARM_UP:]), "mb": peak_megabytes()}), flush=True)
+        if not sys.stdin.readline():
+            return
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], int(sys.argv[2]))
