@@ -24,7 +24,9 @@ from dsinga.job import Phase
 from dsinga.layers import Context, Records, Rows
 from dsinga.layers.interface.context import cut_evenly, rows_of_batch
 from dsinga.net import NeuralNet
+from dsinga.net.neuralnet import usable_threads
 from dsinga.ops import Ops, Processor, cpu_ops
+from dsinga.passes.captured_passes import CapturedPasses, passes_of
 from dsinga.passes.opened_job import OpenedJob
 from dsinga.passes.predictor import ONE_CORE, BatchResult, Predictor, on_host
 from dsinga.training import Algorithm, Metrics, Push, Updater, add_metrics, forward
@@ -54,9 +56,10 @@ class CutRunner:
         self._cuts: dict[int, tuple[PartitionedNet, Sequence[Rows]]] = {}
         self._pool: ThreadPoolExecutor | None = None  # kept, because kernels are made once for each thread
         self._lock = threading.Lock()
+        self._opened_kernels: tuple[Ops, CapturedPasses | None] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**vars(self), "_cuts": {}, "_pool": None, "_lock": None}
+        return {**vars(self), "_cuts": {}, "_pool": None, "_lock": None, "_opened_kernels": None}
 
     def __setstate__(self, state: Mapping[str, Any]) -> None:
         vars(self).update(state, _lock=threading.Lock())
@@ -93,7 +96,7 @@ class CutRunner:
         rows, micro_batch, skips = ctx.rows.stop - ctx.rows.start, ctx.micro_batch, ctx.skips
         cut, parts = self.cut(net, rows)
         joined = JoinedGradients(cut, push, self.in_tree)
-        compute_part = joined.sums.compute(algorithm, memory)
+        compute_part = joined.sums.compute(algorithm, memory, self._kernels()[1])
 
         def compute(local: NeuralNet, arrays: Mapping[str, Any], own: Mapping[str, Records], ctx: Context) -> Metrics:
             ctx = replace(ctx, skips=skips)
@@ -104,6 +107,13 @@ class CutRunner:
         done = self.run(compute, cut, values, records, parts, ctx.seed, ctx.step)
         joined.finish()
         return self.add_up(done)
+
+    def _kernels(self) -> tuple[Ops, CapturedPasses | None]:
+        """Return the kernels, and the passes that they have recorded."""
+        if self._opened_kernels is None:
+            ops = cpu_ops(self._precision)
+            self._opened_kernels = ops, passes_of(ops, "training passes")
+        return self._opened_kernels
 
     def add_up(self, metrics: Sequence[Metrics]) -> Metrics:
         """Add up the metrics of all workers."""
@@ -116,10 +126,11 @@ class CutRunner:
         """Call ``compute`` for each worker of a cut net with its net, params and rows; return the results."""
         with self._lock:
             self._pool = self._pool or ThreadPoolExecutor(self.workers, "dsinga-local")
-            ops: Ops = cpu_ops(self._precision)
+            ops = self._kernels()[0]
             ops.enter()
             parts = {name: ops.asarray(value) for name, value in split_params(cut.parts, values).items()}
             threads = self._count_threads(cut.whole)
+            at_once = max(1, min(self._cores, usable_threads(cut.whole, 1)) // threads)
 
             def work(worker: int, ctx: Context) -> T:
                 ctx.ops.enter()
@@ -129,7 +140,7 @@ class CutRunner:
 
             return run_in_threads(
                 cut, ops, work, seed=seed, step=step, rows=rows, pool=self._pool,
-                at_once=max(1, self._cores // threads), in_tree=self.in_tree,
+                at_once=at_once, in_tree=self.in_tree,
                 in_memory=self._kept_blocks if cut.is_training else None,
             )  # fmt: skip
 

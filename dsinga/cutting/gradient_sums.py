@@ -17,6 +17,8 @@ from dsinga.net import NeuralNet
 from dsinga.ops import SparseRows
 from dsinga.ops.block_sums import TreeSum, add_gradients
 from dsinga.ops.sparse import add_up, to_host, whole_shape
+from dsinga.passes.captured_passes import CapturedPasses
+from dsinga.passes.replayed import replayed
 from dsinga.training import Algorithm, Metrics, Push
 from dsinga.training.algorithms import check_algorithm_metrics
 
@@ -58,11 +60,15 @@ class GradientSums:
                         self._sums[name].add(worker, fill(worker, name))
                 self._push(name, self._sums.pop(name).total())
 
-    def compute(self, algorithm: Algorithm, memory: Mapping[int, Sequence[np.ndarray]]) -> Compute:
+    def compute(
+        self, algorithm: Algorithm, memory: Mapping[int, Sequence[np.ndarray]], passes: CapturedPasses | None
+    ) -> Compute:
         """Return a function that computes a worker's part of a step, and adds its gradients to the sums.
 
-        ``memory`` is for large gradients (:func:`dsinga.base.buffers.use_bases`).
+        ``memory`` is for large gradients (:func:`dsinga.base.buffers.use_bases`). ``passes`` are replayed by workers in
+        the thread that calls :func:`run_group`.
         """
+        replaying = replayed(algorithm, passes, copies=True)
 
         def compute(
             local: NeuralNet, values: Mapping[str, Any], records: Mapping[str, Records], ctx: Context
@@ -79,7 +85,8 @@ class GradientSums:
                     peers.take_turns()  # so that the others add theirs before this one computes more
 
             with buffers.use_bases(memory):
-                return check_algorithm_metrics(algorithm(local, values, records, ctx, push))
+                run = replaying if peers.is_in_caller else algorithm
+                return check_algorithm_metrics(run(local, values, records, ctx, push))
 
         return compute
 

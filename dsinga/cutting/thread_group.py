@@ -13,7 +13,7 @@ import operator
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
-from concurrent.futures import Executor, ThreadPoolExecutor, wait
+from concurrent.futures import Executor, Future, ThreadPoolExecutor, wait
 from dataclasses import replace
 from typing import Any, NoReturn, TypeVar
 
@@ -58,6 +58,7 @@ def run_group(
 ) -> list[T]:  # fmt: skip
     """Run ``work(worker, peers)`` for all workers at once, each in a thread; return the results in order.
 
+    If one computes at a time, this thread computes them one by one, until one waits; then the others get threads.
     ``outside`` has the collectives with other workers of the same worker group, None if these are all. ``pool`` has at
     least as many idle threads as workers; by default this call starts them. ``at_once`` workers compute at a time, by
     default all. A worker's turn ends when it waits, and with :meth:`ThreadPeers.take_turns`. ``in_tree`` says in which
@@ -78,15 +79,37 @@ def run_group(
         group.finish(worker, succeeded=True)
         return result
 
+    futures: dict[int, Future[T]] = {}
     with contextlib.nullcontext(pool) if pool else ThreadPoolExecutor(len(workers)) as threads:
-        futures = [threads.submit(run, worker) for worker in workers]
-        wait(futures)
-    failures = [error for future in futures if (error := future.exception())]
+
+        def start() -> None:
+            futures.update({worker: threads.submit(run, worker) for worker in workers if worker not in futures})
+
+        group.start_others = start
+        failed = False
+        for worker in workers if at_once == 1 else ():
+            if worker not in futures and not failed:
+                futures[worker] = Future()
+                failed = not _fulfil(futures[worker], run, worker)
+        if not failed:
+            start()
+        wait(futures.values())
+    failures = [error for future in futures.values() if (error := future.exception())]
     for error in sorted(failures, key=lambda error: isinstance(error, Deadlock)):
         raise error
     if group.messages:
         raise RunError(f"no worker has received {', '.join(repr(key) for _, key in sorted(group.messages))}")
-    return [future.result() for future in futures]
+    return [futures[worker].result() for worker in workers]
+
+
+def _fulfil(future: Future[T], run: Callable[[int], T], worker: int) -> bool:
+    """Run a worker in this thread; return whether it has succeeded."""
+    try:
+        future.set_result(run(worker))
+    except BaseException as error:
+        future.set_exception(error)
+        return False
+    return True
 
 
 class _ThreadGroup:
@@ -109,6 +132,8 @@ class _ThreadGroup:
         self._shares: dict[str, dict[int, Any]] = {}
         self._results: dict[str, Any] = {}  # of collectives
         self.broken = False
+        self.caller = threading.get_ident()
+        self.start_others: Callable[[], None] = lambda: None  # called before a worker waits
 
     def begin(self, worker: int) -> None:
         """Wait for the worker's first turn."""
@@ -143,6 +168,7 @@ class _ThreadGroup:
     def _await_turn(self, worker: int) -> None:
         self._give_turns()
         while worker in self._queue or worker in self.waits or worker in self._later:
+            self.start_others()
             if self.broken:
                 self._raise_deadlock(worker)
             self._wakes[worker].wait(TIMEOUT_SECONDS)
@@ -223,6 +249,11 @@ class ThreadPeers:
             group.sent.add((location, key))
             group.messages[location, key] = array
             group.notice_arrivals()
+
+    @property
+    def is_in_caller(self) -> bool:
+        """Whether the worker computes in the thread that has called :func:`run_group`."""
+        return threading.get_ident() == self._group.caller
 
     def take_turns(self) -> None:
         """Let the other workers go on that wait for their turn, before this one."""

@@ -18,6 +18,7 @@ from dsinga.job import Phase
 from dsinga.layers import Context, Records, Rows
 from dsinga.net import NeuralNet
 from dsinga.ops import Array, Ops, Processor
+from dsinga.passes.captured_passes import CapturedPasses
 from dsinga.training import Metrics, Push, forward
 from dsinga.training.metrics import add_blocks
 
@@ -36,9 +37,11 @@ class BlockTeam:
     def __init__(
         self, blocks: range, config: WorkerConfig, exchange: Exchange, ops: Ops, processor: Processor,
         shares: Mapping[int, Mapping[str, float]], memory: Mapping[int, Sequence[np.ndarray]],
+        passes: CapturedPasses | None,
     ):  # fmt: skip
         self._blocks, self._config, self._exchange = blocks, config, exchange
         self._ops, self._processor, self._shares, self._memory = ops, processor, shares, memory
+        self._passes = passes
         users = {name: [user for user in part.users if user in blocks] for name, part in config.parts.items()}
         self._users = {name: own for name, own in users.items() if own}
         self._gathered = {name for name in self._users if config.parts[name].gathered}
@@ -52,7 +55,7 @@ class BlockTeam:
         ``records`` are those of :func:`read_blocks`. ``net`` is not used, because each block has its own.
         """
         sums = GradientSums(self._users, self._gathered, push, in_tree=True)
-        compute = sums.compute(self._config.algorithm, self._memory)
+        compute = sums.compute(self._config.algorithm, self._memory, self._passes)
         nets = self._config.nets[Phase.kTrain].locals
 
         def work(block: int, own: Mapping[str, Records], ctx: Context) -> Metrics:

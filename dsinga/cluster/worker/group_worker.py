@@ -118,7 +118,7 @@ class GroupWorker:
         compute = replayed(config.algorithm, passes, copies=True)
         if len(self._blocks) > 1:
             self._team = BlockTeam(
-                self._blocks, config, self._exchange, self._ops, self._processor, shares, self._gradient_memory
+                self._blocks, config, self._exchange, self._ops, self._processor, shares, self._gradient_memory, passes
             )
             compute = self._team.backward
         self._training_step = TrainingStep(compute, net, micro_batches, config.skip_bad_batches)
