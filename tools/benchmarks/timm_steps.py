@@ -90,11 +90,8 @@ def module_of(net: TimmNet) -> nn.Module:
         return UNet()
     import timm
 
-    return (
-        timm.create_model(net.name, img_size=net.pixels, **net.settings)
-        if "vit" in net.name
-        else timm.create_model(net.name, **net.settings)
-    )
+    size = {"img_size": net.pixels} if "vit" in net.name else {}
+    return timm.create_model(net.name, **size, **net.settings)
 
 
 def batch_of(net: TimmNet, steps: int) -> tuple[np.ndarray, np.ndarray]:
@@ -132,19 +129,15 @@ def train_torch(net: TimmNet, steps: int) -> Callable[[], list[float]]:
     x, y = map(torch.from_numpy, batch_of(net, 1))
     updater = torch.optim.SGD(module.parameters(), RATE, MOMENTUM, fused=True)
     loss = functional.mse_loss if net.name == "unet" else functional.cross_entropy
-    peer = Peer(
-        module,
-        updater,
-        lambda _: (x.contiguous(memory_format=torch.channels_last), y),
-        lambda net, batch: loss(net(batch[0]), batch[1]),
-    )
+    x = x.contiguous(memory_format=torch.channels_last)
+    peer = Peer(module, updater, lambda count: (x, y), lambda net, batch: loss(net(batch[0]), batch[1]))
     peer = peer.compiled() if COMPILED else peer
-    batch, precision = peer.batch(0), torch.autocast("cpu", torch.bfloat16) if BF16 else None
+    precision = torch.autocast("cpu", torch.bfloat16) if BF16 else None
 
     def turn() -> list[float]:
         begun = [time.process_time()]
         for _ in range(steps):
-            peer.iterate(batch, precision).item()
+            peer.iterate((x, y), precision)
             begun.append(time.process_time())
         return np.diff(begun).tolist()
 

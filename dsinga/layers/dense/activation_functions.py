@@ -142,10 +142,10 @@ class HardSwish(FunctionOfSource):
     """Hard swish, x·clip(x + 3, 0, 6) / 6; Howard et al., Searching for MobileNetV3 (2019)."""
 
     def forward(self, x: Array, ops: Ops) -> Array:
-        return x * ops.xp.minimum(ops.xp.maximum(x + 3, 0), 6) / 6
+        return ops.hard_swish(x)
 
     def derive(self, x: Array, dy: Array, ops: Ops) -> Array:
-        return dy * (ops.xp.minimum(ops.xp.maximum(x + 3, 0), 6) + x * (ops.xp.abs(x) < 3)) / 6
+        return ops.hard_swish_grad(x, dy)
 
 
 def erf(x: Array, ops: Ops) -> Array:

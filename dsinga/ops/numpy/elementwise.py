@@ -69,6 +69,14 @@ class NumpyElementwise:
         dx *= dy
         return dx
 
+    def hard_swish(self, x: Array) -> Array:
+        """Hard swish: x·clip(x + 3, 0, 6) / 6."""
+        return x * np.minimum(np.maximum(x + 3, 0), 6) / 6
+
+    def hard_swish_grad(self, x: Array, dy: Array) -> Array:
+        """Return the gradient of :meth:`hard_swish`."""
+        return dy * (np.minimum(np.maximum(x + 3, 0), 6) + x * (np.abs(x) < 3)) / 6
+
     def silu(self, x: Array) -> Array:
         """SiLU: x·σ(x), with σ(x) = 1 / (1 + exp(-x))."""
         y = _like(x, self.sigmoid(x))

@@ -17,6 +17,7 @@ from dsinga.ops.onednn.library import (
     DIFF_SRC,
     DST,
     GELU,
+    HARD_SWISH,
     LINEAR,
     LOGISTIC,
     LOGISTIC_FROM_OUTPUT,
@@ -116,8 +117,11 @@ class Function(ElementwiseKernel):
 class Derivative(ElementwiseKernel):
     """The gradient of oneDNN's function of n numbers, from its output, or its input with ``operand`` SRC."""
 
-    def __init__(self, size: int, algorithm: int, slope: float = 0.0, operand: int = DST, dtype: np.dtype = FLOAT32):
-        forward = Function(size, algorithm, slope, 0.0, dtype)
+    def __init__(
+        self, size: int, algorithm: int, slope: float = 0.0, operand: int = DST, dtype: np.dtype = FLOAT32,
+        beta: float = 0.0,
+    ):  # fmt: skip
+        forward = Function(size, algorithm, slope, beta, dtype)
         flat = forward.description
         self.run = Primitive(
             *("eltwise_backward", engine, algorithm, flat, flat, flat, *forward.constants, forward.run.description),
@@ -230,6 +234,8 @@ class OnednnElementwise(NumpyLoss):
     sigmoid_grad = _method("sigmoid_grad", Derivative, LOGISTIC_FROM_OUTPUT)
     gelu = _method("gelu", Function, GELU)
     gelu_grad = _method("gelu_grad", Derivative, GELU, 0.0, SRC)
+    hard_swish = _method("hard_swish", Function, HARD_SWISH, 1 / 6, 0.5)
+    hard_swish_grad = _method("hard_swish_grad", Derivative, HARD_SWISH, 1 / 6, SRC, FLOAT32, 0.5)
     silu = _method("silu", Function, SWISH, 1.0)
     silu_grad = _method("silu_grad", Derivative, SWISH, 1.0, SRC)
     multiply = _method("multiply", Binary, MULTIPLY)

@@ -25,7 +25,7 @@ def is_nan(x: Any) -> Any:
     return np.isnan(np.asarray(x).astype(np.float32))
 
 
-@pytest.mark.parametrize("kernel", ["relu", "sigmoid", "tanh", "gelu", "silu", "add", "multiply"])
+@pytest.mark.parametrize("kernel", ["relu", "sigmoid", "tanh", "gelu", "silu", "hard_swish", "add", "multiply"])
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_each_nan_stays(ops: Ops, kernel: str, shape: tuple[int, ...]):
     dtype = BFLOAT16 if ops.precision == "bf16" and kernel in ("relu", "add") else np.dtype(np.float32)
