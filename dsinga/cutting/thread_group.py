@@ -85,13 +85,14 @@ def run_group(
         def start() -> None:
             futures.update({worker: threads.submit(run, worker) for worker in workers if worker not in futures})
 
-        group.start_others = start
-        failed = False
-        for worker in workers if at_once == 1 else ():
-            if worker not in futures and not failed:
-                futures[worker] = Future()
-                failed = not _fulfil(futures[worker], run, worker)
-        if not failed:
+        succeeds = True
+        if at_once == 1:
+            group.start_others = start  # called with the group's lock, before another thread can call it
+            for worker in workers:
+                if worker not in futures and succeeds:
+                    futures[worker] = Future()
+                    succeeds = _fulfil(futures[worker], run, worker)
+        else:
             start()
         wait(futures.values())
     failures = [error for future in futures.values() if (error := future.exception())]

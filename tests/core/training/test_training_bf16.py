@@ -131,9 +131,9 @@ def test_inputs_gathered_for_a_weight_are_sent_in_bfloat16(monkeypatch):
     cut, gathered = partition(net, 2, gather=True), list[np.dtype]()
 
     class CountingGroup(thread_group._ThreadGroup):
-        def gather(self, worker, key, array):
+        def combine(self, worker, key, array, *how):
             gathered.append(array.dtype.name)
-            return super().gather(worker, key, array)
+            return super().combine(worker, key, array, *how)
 
     monkeypatch.setattr(thread_group, "_ThreadGroup", CountingGroup)
     rounded = run_partitioned(cut, values, batches, ops=bf16_ops())
