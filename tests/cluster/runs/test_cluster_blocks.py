@@ -186,7 +186,7 @@ def test_a_layer_that_needs_all_blocks_cannot_take_turns(why, client, tmp_path):
 def test_lost_and_new_processes_keep_the_bits(name):
     options = {"blocks": 8, "epochs": None, "train_steps": 200, "validation_data": None, "disp_freq": 50}
     alone = fitted(name, **options)
-    for workers in (1, 2, 5, 8):
+    for workers in (1, 2, 3, 5, 8):
         with connect(workers=workers) as threads:
             assert bits(fitted(name, client=threads, **options)) == bits(alone)
     with connect(workers=3, separate_processes=True) as client:

@@ -69,6 +69,24 @@ def test_partitions_and_servers_have_their_places(
     assert numbers(topology, *threads) == (partitions, servers)
 
 
+TEAMS = [
+    (Topology(8, 1, threads=8), (1, 1), [(0, 4), (4, 8)]),
+    (Topology(8, 1, threads=8), (2,), [(0, 4), (4, 8)]),
+    (Topology(8, 1, threads=1), (2,), [(0, 8)]),
+    (Topology(8, 1, threads=8), (1, 1, 1), [(0, 2), (2, 3), (3, 4), (4, 6), (6, 8)]),
+    (Topology(6, 1, threads=6), (1,), [(0, 6)]),
+    (Topology(3, 1, threads=3), (4, 4), [(0, 1), (1, 2), (2, 3)]),
+]
+
+
+@pytest.mark.parametrize(("topology", "threads", "teams"), TEAMS)
+def test_each_thread_has_a_team_for_each_node_of_its_blocks(
+    topology: Topology, threads: tuple[int, ...], teams: list[tuple[int, int]]
+) -> None:
+    (found,) = place(topology, dask_workers(*threads)).teams
+    assert [(team.start, team.stop) for team in found] == teams
+
+
 def test_threads_of_one_process_cannot_be_separate() -> None:
     assert numbers(Topology(2, 1, separate=True), 1, 1, inproc=True) == ([[0, 1]], [[0]])
 
