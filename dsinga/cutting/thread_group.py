@@ -20,11 +20,12 @@ from typing import Any, NoReturn, TypeVar
 from dsinga.base.errors import RunError
 from dsinga.cutting.partitioned import PartitionedNet
 from dsinga.layers import Context, Rows
-from dsinga.layers.interface.context import cut_evenly
+from dsinga.layers.interface.context import cut_evenly, single_worker
 from dsinga.ops import Array, Ops
 from dsinga.ops.block_sums import add_in_tree
 
 T = TypeVar("T")
+Collective = Callable[[str, Array], Array]  # of a key and a worker's array
 
 TIMEOUT_SECONDS = 60.0  # of one wait for another worker
 
@@ -199,7 +200,9 @@ class _ThreadGroup:
                 self._queue.append(self._later.popleft())
             self._give_turns()
 
-    def combine(self, worker: int, key: str, array: Any, add: Callable[[dict[int, Any]], Any], kind: str) -> Any:
+    def combine(
+        self, worker: int, key: str, array: Any, add: Callable[[dict[int, Any]], Any], outside: Collective
+    ) -> Any:
         """Return the result of a collective of all workers, those ``outside`` included; the last one makes it."""
         with self.lock:
             shares = self._shares.setdefault(key, {})
@@ -209,9 +212,7 @@ class _ThreadGroup:
             if len(shares) < len(self.workers):
                 self.until(worker, lambda: key in self._results, f"the others' share of {key!r}")
                 return self._results[key]
-        result = add({number: shares[number] for number in self.workers})
-        if self.outside is not None:
-            result = getattr(self.outside, kind)(key, result)
+        result = outside(key, add({number: shares[number] for number in self.workers}))
         with self.lock:
             self._results[key] = result
             self._shares[key] = dict.fromkeys(shares)
@@ -227,9 +228,10 @@ class ThreadPeers:
 
     def join(self, ctx: Context) -> Context:
         """Return a worker's context with the collectives and messages of the group."""
+        outside = self._group.outside
 
-        def collective(kind: str, add: Callable[[dict[int, Any]], Any]) -> Callable[[str, Array], Array]:
-            return lambda key, array: self._group.combine(self.worker, key, array, add, kind)
+        def collective(add: Callable[[dict[int, Any]], Any], outside: Collective) -> Collective:
+            return lambda key, array: self._group.combine(self.worker, key, array, add, outside)
 
         def add_up(shares: dict[int, Any]) -> Any:
             if self._group.in_tree:
@@ -237,9 +239,14 @@ class ThreadPeers:
             return functools.reduce(operator.add, shares.values())
 
         return replace(
-            ctx, all_reduce=collective("all_reduce", add_up), peers=self,
-            all_gather=collective("all_gather", lambda shares: ctx.ops.xp.concatenate([*shares.values()])),
-        )  # fmt: skip
+            ctx,
+            all_reduce=collective(add_up, single_worker if outside is None else outside.all_reduce),
+            all_gather=collective(
+                lambda shares: ctx.ops.xp.concatenate([*shares.values()]),
+                single_worker if outside is None else outside.all_gather,
+            ),
+            peers=self,
+        )
 
     def send(self, location: int, key: str, array: Any) -> None:
         """Send an array to the worker ``location``."""

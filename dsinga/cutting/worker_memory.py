@@ -117,9 +117,15 @@ def training_memory(job: Job, locals_: Sequence[NeuralNet], reader: BatchReader)
     memories = [worker_memory(local, slots, len(locals_), *reader.sizes(local), bf16, sums) for local in locals_]
     if not in_turns:
         return memories
-    parts = {name: getattr(memories[0], name) * job.blocks_at_once // in_turns for name in ("features", "workspaces")}
-    sums = max(1, (in_turns - 1).bit_length())  # the tree of sums waits for one at each height
-    return [memories[0]._replace(gradients=sums * memories[0].gradients, **parts)]
+    (whole,) = memories
+    return [
+        whole._replace(
+            features=whole.features * job.blocks_at_once // in_turns,
+            workspaces=whole.workspaces * job.blocks_at_once // in_turns,
+            # The tree of sums waits for one at each height.
+            gradients=whole.gradients * max(1, (in_turns - 1).bit_length()),
+        )
+    ]
 
 
 @register("hook", "device_memory")

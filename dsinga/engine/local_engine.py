@@ -76,8 +76,6 @@ class LocalEngine(Engine):
         self._opened, self._reader = opened, reader
         self._net = self.nets[Phase.kTrain]
         self._cut = open_cut_nets(job, job.blocks, lambda net: 1, threads) if job.blocks else None
-        if self._cut is not None:
-            self._cut.cut(self._net, self.batchsize)  # refuses a net that cannot be cut
         usable = 1 if job.blocks else usable_threads(self._net, 1)
         self._threads = max(1, min(threads or usable, usable, available_cores()))
         self.places = Places(threads=self._threads)

@@ -33,9 +33,6 @@ class CutNets(Protocol):
     def predictor(self, net: NeuralNet, seed: int) -> Predictor:
         """Return a predictor of a net that is cut for the workers."""
 
-    def cut(self, net: NeuralNet, rows: int) -> Any:
-        """Cut a net for batches of ``rows`` rows. Raises JobError, naming the layer, if it cannot be cut."""
-
     def backward(
         self, algorithm: Algorithm, net: NeuralNet, values: Mapping[str, np.ndarray], records: Mapping[str, Records],
         ctx: Context, push: Push, *, memory: Mapping[int, Sequence[np.ndarray]] = MappingProxyType({}),

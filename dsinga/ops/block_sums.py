@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from dsinga.base import buffers
 from dsinga.ops.sparse import SparseRows, add_up
 
 T = TypeVar("T")
@@ -51,8 +52,10 @@ def add_gradients(left: Any, right: Any) -> Any:
     if isinstance(left, SparseRows) or isinstance(right, SparseRows):
         return add_up([left, right])
     if type(left) is not np.ndarray:
-        return left + right
-    return np.add(left, right, out=next((array for array in (left, right) if array.flags.writeable), None))
+        left += right
+        return left
+    out = next((array for array in (left, right) if array.flags.writeable), None)  # not in another process's memory
+    return np.add(left, right, out=buffers.empty(left.shape, dtype=left.dtype) if out is None else out)
 
 
 class TreeSum:

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-import numpy as np
-
 from dsinga.base.errors import UserError
 from dsinga.job import AlgConf
 from dsinga.job.component import resolve
@@ -14,8 +12,7 @@ from dsinga.layers.interface.context import Context, Records
 from dsinga.layers.interface.contract import is_metric
 from dsinga.layers.interface.layer import Array
 from dsinga.net import NeuralNet
-from dsinga.ops import SparseRows
-from dsinga.ops.sparse import add_up
+from dsinga.ops.block_sums import add_gradients
 from dsinga.training.bp import Push
 from dsinga.training.metrics import Metrics, add_metrics
 
@@ -68,10 +65,10 @@ def accumulate(
     metrics: list[Metrics] = []
 
     def add(name: str, gradient: Array) -> None:
-        sums[name] = _add(sums.pop(name), gradient) if name in sums else gradient
+        sums[name] = add_gradients(sums.pop(name), gradient) if name in sums else gradient
 
     def add_last(name: str, gradient: Array) -> None:
-        push(name, _add(sums.pop(name), gradient) if name in sums else gradient)
+        push(name, add_gradients(sums.pop(name), gradient) if name in sums else gradient)
 
     for number, (records, ctx) in enumerate(micro_batches, 1):
         receive = add if number < count else add_last
@@ -79,13 +76,3 @@ def accumulate(
     for name, gradient in sums.items():  # for which the last micro-batch gave none
         push(name, gradient)
     return add_metrics(metrics)
-
-
-def _add(total: Any, gradient: Any) -> Any:
-    """Add two gradients of a param, in the first one's memory if both are arrays."""
-    if isinstance(total, SparseRows) or isinstance(gradient, SparseRows):
-        return add_up([total, gradient])
-    if type(total) is np.ndarray and not total.flags.writeable:
-        return total + gradient
-    total += gradient
-    return total

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import threading
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
-from dsinga.base import buffers
 from dsinga.base.errors import RunError
 from dsinga.ops import SparseRows
 from dsinga.ops.block_sums import add_gradients, add_in_tree, halves
@@ -112,7 +112,7 @@ class GradientAccumulator:
         if self._in_tree and len(parts) > 2:
             sums = {half[0]: {worker: parts[worker] for worker in half} for half in halves([*parts])}
             parts = {worker: add_in_tree(half, add_gradients) for worker, half in sums.items()}
-            self._parts = {**parts}
+            self._parts = {**parts}  # since the sums may be in the memory of the gradients
         return [*parts.values()]
 
     def total(self) -> np.ndarray | SparseRows | None:
@@ -133,16 +133,9 @@ class GradientAccumulator:
         parts = self.parts
         if not parts:
             return None
-        dense = [part for part in parts if not isinstance(part, SparseRows)]
-        if len(dense) < len(parts):
+        if any(isinstance(part, SparseRows) for part in parts):
             return add_up(parts)
-        if len(dense) == 1:
-            return dense[0]
-        writeable = [part for part in dense[:2] if part.flags.writeable]  # not in the memory of another process
-        total = np.add(dense[0], dense[1], out=writeable[0] if writeable else buffers.empty(dense[0].shape))
-        for part in dense[2:]:
-            np.add(total, part, out=total)
-        return total
+        return functools.reduce(add_gradients, parts)
 
     def advance(self) -> None:
         """Go on to the next version and drop this one's gradients."""

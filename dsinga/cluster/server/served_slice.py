@@ -287,7 +287,8 @@ class DeviceSlice(ServedSlice):
 
     def _update_blocks(self, group: int, updater: Updater) -> list[UpdateBlock]:
         accumulator, updater = self.accumulators[group], updater.of(self.spec.whole_param, self.spec.shape)
-        parts = accumulator.parts
+        with self._ops.serialised():  # since it may add gradients
+            parts = accumulator.parts
         change = functools.partial(self._change, parts, accumulator.version, updater)
         return [UpdateBlock(self.value.size, change)] if parts else []
 

@@ -80,12 +80,15 @@ class BlockTeam:
         self, compute: Callable[[int, Mapping[str, Records], Context], T], rows: Sequence[Rows],
         records: Mapping[str, Records], outside: Context, in_memory: int | None = None,
     ) -> dict[int, T]:  # fmt: skip
+        own: dict[int, dict[str, Records]] = {block: {} for block in self._blocks}
+        for key, each in records.items():
+            block, _, name = key.partition("/")
+            own[int(block)][name] = each
+
         def work(block: int, peers: ThreadPeers) -> T:
             self._ops.enter()
             self._ops.set_threads(self._processor.threads)
-            prefix = f"{block}/"
-            own = {name.removeprefix(prefix): each for name, each in records.items() if name.startswith(prefix)}
-            return compute(block, own, peers.join(replace(outside, rows=rows[block], meanwhile=None)))
+            return compute(block, own[block], peers.join(replace(outside, rows=rows[block], meanwhile=None)))
 
         results = run_group(
             self._blocks, work, outside=outside, pool=self._pool, at_once=1, in_tree=True, in_memory=in_memory
