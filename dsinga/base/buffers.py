@@ -58,7 +58,8 @@ class ResultPool:
                 free = _free(self.buckets.get(size_class(size + 1), ()))
             if free is not None:
                 return free
-            if self.idle_bytes() > IDLE_LIMIT:
+            pooled = sum(each * len(bases) for each, bases in self.buckets.items())
+            if pooled > IDLE_LIMIT and self.idle_bytes() > IDLE_LIMIT:
                 self.drop_idle()
             base = np.empty(size, np.uint8)
             if len(bucket) < BUCKET:

@@ -136,6 +136,10 @@ class ZarrFileArray(FileArray):
 
     def _read(self, key: Any) -> Any:
         numbers = self._numbers(key)
+        if _is_region(key):
+            region = [slice(*part.indices(size)[:2]) for part, size in zip(key.tuple, self.shape, strict=True)]
+            self._missing.check(np.asarray(numbers), region)
+            return numbers
         points = [np.atleast_1d(np.arange(size)[part]) for part, size in zip(key.tuple, self.shape, strict=True)]
         if not isinstance(key, VectorizedIndexer):
             self._missing.check(np.asarray(numbers).reshape([len(axis) for axis in points]), points)
@@ -147,14 +151,18 @@ class ZarrFileArray(FileArray):
 
     def _numbers(self, key: Any) -> Any:
         bounds = [_bounds(part, size) for part, size in zip(key.tuple, self.shape, strict=False)]
-        is_region = isinstance(key, BasicIndexer) and all(isinstance(part, slice) for part in key.tuple)
         region = tuple(slice(start, stop) for start, stop, _ in bounds)
         try:
-            if is_region and self._reader.reads_files and all(step == 1 and low <= high for low, high, step in bounds):
+            if _is_region(key) and self._reader.reads_files and all(low <= high for low, high, _ in bounds):
                 return self._reader.read(region)
             return self._wrapper[key]
         except Exception as error:  # of files and codecs: any class
             raise chunk_fault(self._array, region, error) from error
+
+
+def _is_region(key: Any) -> bool:
+    is_basic = isinstance(key, BasicIndexer)
+    return is_basic and all(isinstance(part, slice) and part.step in (None, 1) for part in key.tuple)
 
 
 def _bounds(part: Any, size: int) -> tuple[int, int, int]:

@@ -15,7 +15,6 @@ import numpy as np
 from dsinga.addons.fields.records.axis import Axis
 from dsinga.addons.fields.records.layout import ChannelGroup, Layout
 from dsinga.addons.fields.records.readers import Ranges, read_ranges
-from dsinga.base import buffers
 from dsinga.data.chunk_cache import ChunkCache
 from dsinga.data.conversion import find_nonfinite
 
@@ -281,10 +280,7 @@ class BlockCache:
                 self._unread.setdefault(key, count)
             cached = _cache.find(key)
             if cached is None and (step in fields or key in self._unread):
-                cached = field
-                if len(keys) > 1:  # a copy, so that each point is freed by itself
-                    cached = buffers.empty(field.shape)
-                    cached[...] = field
+                cached = field.copy()  # so that each point is freed by itself, and no long-lived array is in the pool
                 if find_nonfinite(cached.reshape(1, -1)) is not None:
                     self._nonfinite.add(key)
                 _cache.put(key, cached)
