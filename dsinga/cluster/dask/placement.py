@@ -115,6 +115,11 @@ class Placement(NamedTuple):
         return self._replace(threads=tuple(tuple(min(count, limit) for count in group) for group in self.threads))
 
     @property
+    def on_cores(self) -> bool:
+        """Whether no worker computes on a GPU."""
+        return all(device is None for group in self.devices for device in group)
+
+    @property
     def processes(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """The process numbers of the first group's workers, and of the first server group's servers."""
         groups = self.workers[0], self.servers[0]
