@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import threading
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from typing import TypeVar
 
 import numpy as np
@@ -13,7 +16,7 @@ from dsinga.cluster.worker.config import WorkerConfig
 from dsinga.cluster.worker.exchange import Exchange
 from dsinga.cutting.gradient_sums import Gradient, GradientSums
 from dsinga.cutting.partitioned import PartitionedNet
-from dsinga.cutting.thread_group import ThreadPeers, run_group
+from dsinga.cutting.thread_group import Collective, ThreadPeers, run_group
 from dsinga.job import Phase
 from dsinga.layers import Context, Records, Rows
 from dsinga.net import NeuralNet
@@ -85,13 +88,24 @@ class BlockTeam:
             block, _, name = key.partition("/")
             own[int(block)][name] = each
 
+        put_off: dict[int, deque[Callable[[], None]]] = {}  # by thread
+
+        def beside(collective: Collective, key: str, array: Array) -> Array:
+            self._exchange.meanwhile = put_off[threading.get_ident()]  # the other threads wait for this collective
+            return collective(key, array)
+
         def work(block: int, peers: ThreadPeers) -> T:
             self._ops.enter()
             self._ops.set_threads(self._processor.threads)
-            return compute(block, own[block], peers.join(replace(outside, rows=rows[block], meanwhile=None)))
+            meanwhile = put_off[threading.get_ident()] = deque()
+            ctx = replace(outside, rows=rows[block], meanwhile=None if outside.meanwhile is None else meanwhile)
+            return compute(block, own[block], peers.join(ctx))
 
+        others = replace(
+            outside, all_reduce=partial(beside, outside.all_reduce), all_gather=partial(beside, outside.all_gather)
+        )
         results = run_group(
-            self._blocks, work, outside=outside, pool=self._pool, at_once=1, in_tree=True, in_memory=in_memory
+            self._blocks, work, outside=others, pool=self._pool, at_once=1, in_tree=True, in_memory=in_memory
         )
         return dict(zip(self._blocks, results, strict=True))
 
