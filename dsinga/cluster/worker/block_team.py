@@ -8,10 +8,12 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
+from math import prod
 from typing import TypeVar
 
 import numpy as np
 
+from dsinga.base.buffers import few_bases
 from dsinga.cluster.worker.config import WorkerConfig
 from dsinga.cluster.worker.exchange import Exchange
 from dsinga.cutting.gradient_sums import Gradient, GradientSums
@@ -34,7 +36,8 @@ class BlockTeam:
 
     Args:
         shares: by block, its share of each lasting param, as for :class:`dsinga.cluster.worker.param_homes.ParamHome`.
-        memory: for large gradients (:func:`dsinga.base.buffers.use_bases`).
+        memory: for large gradients of the first block, to which the others are added
+            (:func:`dsinga.base.buffers.use_bases`).
     """
 
     def __init__(
@@ -49,6 +52,9 @@ class BlockTeam:
         self._users = {name: own for name, own in users.items() if own}
         self._gathered = {name for name in self._users if config.parts[name].gathered}
         self._pool = ThreadPoolExecutor(len(blocks), "dsinga-block")
+        # The other blocks' large gradients take turns. The tree of sums waits for one at each height.
+        sizes = [4 * prod(config.parts[name].shape) for name in self._users]
+        self._spare = few_bases(sizes, (len(blocks) - 1).bit_length())
 
     def backward(
         self, net: NeuralNet, values: Mapping[str, Array], records: Mapping[str, Records], ctx: Context, push: Push
@@ -58,7 +64,7 @@ class BlockTeam:
         ``records`` are those of :func:`read_blocks`. ``net`` is not used, because each block has its own.
         """
         sums = GradientSums(self._users, self._gathered, push, in_tree=True)
-        compute = sums.compute(self._config.algorithm, self._memory, self._passes)
+        compute = sums.compute(self._config.algorithm, self._memory_of, self._passes)
         nets = self._config.nets[Phase.kTrain].locals
 
         def work(block: int, own: Mapping[str, Records], ctx: Context) -> Metrics:
@@ -108,6 +114,9 @@ class BlockTeam:
             self._blocks, work, outside=others, pool=self._pool, at_once=1, in_tree=True, in_memory=in_memory
         )
         return dict(zip(self._blocks, results, strict=True))
+
+    def _memory_of(self, block: int) -> Mapping[int, Sequence[np.ndarray]]:
+        return self._memory if block == self._blocks[0] else self._spare
 
     def _default(self, block: int, name: str) -> Gradient:
         """Return the gradient of a block that has pushed none."""
