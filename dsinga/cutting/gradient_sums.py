@@ -86,7 +86,9 @@ class GradientSums:
                     peers.take_turns()  # so that the others add theirs before this one computes more
 
             with buffers.use_bases(memory(peers.worker)):
-                run = replaying if peers.is_in_caller else algorithm
+                run = algorithm
+                if passes is not None and peers.is_in_caller and local.params:
+                    run, values = replaying, {name: values[name] for name in local.params}  # others may be pushed
                 return check_algorithm_metrics(run(local, values, records, ctx, push))
 
         return compute
