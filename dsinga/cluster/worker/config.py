@@ -85,6 +85,11 @@ class WorkerConfig:
         """Whether the workers of a group send each other arrays."""
         return any(isinstance(node.layer, BridgeSrc) for net in self.nets.values() for node in net.nodes)
 
+    @property
+    def has_teams(self) -> bool:
+        """Whether the blocks of a thread of CPU cores are one worker, because they exchange sums only."""
+        return self.joins_blocks and not self.has_bridges
+
 
 class ServerKey(NamedTuple):
     """Identifies a server: run, generation, server group and number, with the run's secret."""
