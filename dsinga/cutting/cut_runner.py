@@ -96,7 +96,7 @@ class CutRunner:
         rows, micro_batch, skips = ctx.rows.stop - ctx.rows.start, ctx.micro_batch, ctx.skips
         cut, parts = self.cut(net, rows)
         joined = JoinedGradients(cut, push, self.in_tree)
-        compute_part = joined.sums.compute(algorithm, memory, self._kernels()[1])
+        compute_part = joined.sums.compute(algorithm, lambda worker: memory, self._kernels()[1])
 
         def compute(local: NeuralNet, arrays: Mapping[str, Any], own: Mapping[str, Records], ctx: Context) -> Metrics:
             ctx = replace(ctx, skips=skips)

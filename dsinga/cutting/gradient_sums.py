@@ -61,12 +61,13 @@ class GradientSums:
                 self._push(name, self._sums.pop(name).total())
 
     def compute(
-        self, algorithm: Algorithm, memory: Mapping[int, Sequence[np.ndarray]], passes: CapturedPasses | None
-    ) -> Compute:
+        self, algorithm: Algorithm, memory: Callable[[int], Mapping[int, Sequence[np.ndarray]]],
+        passes: CapturedPasses | None,
+    ) -> Compute:  # fmt: skip
         """Return a function that computes a worker's part of a step, and adds its gradients to the sums.
 
-        ``memory`` is for large gradients (:func:`dsinga.base.buffers.use_bases`). ``passes`` are replayed by workers in
-        the thread that calls :func:`run_group`.
+        ``memory`` returns a worker's for large gradients (:func:`dsinga.base.buffers.use_bases`). ``passes`` are
+        replayed by workers in the thread that calls :func:`run_group`.
         """
         replaying = replayed(algorithm, passes, copies=True)
 
@@ -84,8 +85,10 @@ class GradientSums:
                     del gradient, whole
                     peers.take_turns()  # so that the others add theirs before this one computes more
 
-            with buffers.use_bases(memory):
-                run = replaying if peers.is_in_caller else algorithm
+            with buffers.use_bases(memory(peers.worker)):
+                run = algorithm
+                if passes is not None and peers.is_in_caller and local.params:
+                    run, values = replaying, {name: values[name] for name in local.params}  # others may be pushed
                 return check_algorithm_metrics(run(local, values, records, ctx, push))
 
         return compute

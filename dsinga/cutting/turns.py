@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from math import prod
+
+from dsinga.cutting.gradient_sums import LARGE
 from dsinga.cutting.partitioned import ROWS, LayerCut, PartitionedNet
 from dsinga.layers import Layer
 from dsinga.layers.dense.batchnorm import BatchNorm
@@ -15,6 +18,15 @@ def check_turns(net: PartitionedNet) -> None:
         if why:
             text = f"{why}, so that it needs all blocks of a batch at once; leave micro_batches out"
             raise net.whole.layer(place.layer).fail(text + remedy)
+
+
+def wait_for_each_other(net: PartitionedNet) -> bool:
+    """Whether blocks that one thread computes are in memory together: layers wait, or large gradients take turns."""
+    sizes = [4 * prod(part.shape) for part in net.parts.values()]
+    pairs = zip(net.nodes, net.places, strict=True)
+    return max(sizes, default=0) >= LARGE or any(
+        _needs_all_blocks(node.layer, net.cuts[place.layer])[0] for node, place in pairs
+    )
 
 
 def _needs_all_blocks(layer: Layer, cut: LayerCut) -> tuple[str, str]:

@@ -122,10 +122,29 @@ def training_memory(job: Job, locals_: Sequence[NeuralNet], reader: BatchReader)
         whole._replace(
             features=whole.features * job.blocks_at_once // in_turns,
             workspaces=whole.workspaces * job.blocks_at_once // in_turns,
-            # The tree of sums waits for one at each height.
-            gradients=whole.gradients * max(1, (in_turns - 1).bit_length()),
+            gradients=whole.gradients * _waiting(in_turns),
         )
     ]
+
+
+def team_memory(blocks: Sequence[Memory], at_once: int) -> Memory:
+    """Predict the memory of a thread that computes several blocks, at most ``at_once`` of them at the same time."""
+    most, count = max(blocks, key=lambda block: block.peak), min(len(blocks), at_once)
+    if len(blocks) == 1:
+        return most
+    return most._replace(
+        params=most.handed_out + len(blocks) * (most.params - most.handed_out),  # the copy, and what servers keep
+        state=most.state * len(blocks),
+        gradients=most.gradients * _waiting(len(blocks)),
+        features=most.features * count,
+        workspaces=most.workspaces * count,
+        records=most.records * len(blocks),
+    )
+
+
+def _waiting(blocks: int) -> int:
+    """Return for how many gradients of a param its tree of sums waits: one at each height."""
+    return max(1, (blocks - 1).bit_length())
 
 
 @register("hook", "device_memory")

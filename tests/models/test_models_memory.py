@@ -10,7 +10,7 @@ from dsinga import models, nn
 from dsinga.base import buffers
 from dsinga.base.registry import register
 from dsinga.cutting.partitioning import partition
-from dsinga.cutting.worker_memory import FIXED, Memory, training_memory, worker_memory
+from dsinga.cutting.worker_memory import FIXED, Memory, team_memory, training_memory, worker_memory
 from dsinga.engine.nets_by_shape import open_cut_nets
 from dsinga.job import Job, Phase, load
 from dsinga.layers import Context, RecordInfo, Records, Rows
@@ -108,6 +108,13 @@ def test_micro_batches_add_each_gradient_to_a_sum() -> None:
     sizes = {4 * param.size for param in net.params.values()}
     assert part.gradients - whole.gradients == sum(sizes)
     assert part._replace(gradients=0) == whole._replace(gradients=0)
+
+
+def test_a_thread_has_one_copy_of_the_params_for_its_blocks() -> None:
+    block = worker_memory(net_of(*NETS["convnet"]), slots=1, workers=4)
+    team = team_memory([block, block], at_once=1)
+    assert (team.params, team.state) == (2 * block.params - block.handed_out, 2 * block.state)
+    assert (team.features, team.workspaces) == (block.features, block.workspaces)
 
 
 def test_blocks_in_turns_need_the_predicted_memory(monkeypatch: pytest.MonkeyPatch) -> None:

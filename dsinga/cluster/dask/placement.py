@@ -115,6 +115,17 @@ class Placement(NamedTuple):
         return self._replace(threads=tuple(tuple(min(count, limit) for count in group) for group in self.threads))
 
     @property
+    def on_cores(self) -> bool:
+        """Whether no worker computes on a GPU."""
+        return all(device is None for group in self.devices for device in group)
+
+    def actors(self, group: int, joined: bool) -> Sequence[range]:
+        """Return the workers of a group that each Actor computes: one or, if blocks are ``joined``, a team on cores."""
+        if joined and self.on_cores:
+            return self.teams[group]
+        return [range(worker, worker + 1) for worker in range(len(self.workers[group]))]
+
+    @property
     def processes(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """The process numbers of the first group's workers, and of the first server group's servers."""
         groups = self.workers[0], self.servers[0]

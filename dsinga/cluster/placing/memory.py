@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Protocol
 
 from distributed import Client
@@ -12,9 +12,11 @@ from distributed.system import MEMORY_LIMIT
 
 from dsinga.cluster.dask.dask_workers import available_workers, host, process
 from dsinga.cluster.dask.placement import Placement
+from dsinga.cluster.worker.config import WorkerConfig
 from dsinga.cutting.cluster_topology import Topology
 from dsinga.cutting.partitioned import LayerCut
-from dsinga.cutting.worker_memory import FIXED, training_memory
+from dsinga.cutting.turns import wait_for_each_other
+from dsinga.cutting.worker_memory import FIXED, team_memory, training_memory
 from dsinga.job import AlgType, Job, Phase
 from dsinga.net import NeuralNet, neuralnet
 from dsinga.net.layer_cost import as_size
@@ -41,13 +43,17 @@ def check_memory(client: Client, nets: Iterable[NeuralNet], workers: int) -> Non
     neuralnet.check_memory(nets, workers, max([MEMORY_LIMIT, *limits]))
 
 
-def worker_limit(client: Client, placement: Placement, fixed: int) -> int:
-    """Return the bytes of memory that every worker of a run may use.
+def worker_limit(client: Client, placement: Placement, fixed: int, joined: bool = False) -> int:
+    """Return the bytes of memory that every worker of a run, or team of ``joined`` blocks, may use.
 
     Workers in one process share its limit; ``fixed`` bytes of it count once.
     """
-    infos = available_workers(client)
-    together = Counter(process(address) for group in placement.workers for address in group)
+    infos, groups = available_workers(client), placement.workers
+    together = Counter(
+        process(addresses[actor.start])
+        for group, addresses in enumerate(groups)
+        for actor in placement.actors(group, joined)
+    )
     on_host = Counter(host(address) for address in together)
     limits = {process(address): info.get("memory_limit") or 0 for address, info in infos.items()}
     shares = [
@@ -57,14 +63,16 @@ def worker_limit(client: Client, placement: Placement, fixed: int) -> int:
     return min(shares)
 
 
-def warn_of_memory(
-    job: Job, opened: OpenedJob, locals_: Sequence[NeuralNet], client: Client, placement: Placement
-) -> None:
+def warn_of_memory(job: Job, opened: OpenedJob, config: WorkerConfig, client: Client, placement: Placement) -> None:
     """Log a warning if a worker is predicted to need more memory than its Dask worker allows."""
     if job.train_one_batch.alg not in PREDICTED or job.gpu:
         return
-    needed = max(memory.peak for memory in training_memory(job, locals_, opened.readers[Phase.kTrain]))
-    limit = worker_limit(client, placement, FIXED)
+    net = config.nets[Phase.kTrain]
+    memories = training_memory(job, net.locals, opened.readers[Phase.kTrain])
+    actors = placement.actors(0, config.has_teams)
+    at_once = job.blocks_at_once if wait_for_each_other(net) else 1
+    needed = max(team_memory(memories[actor.start : actor.stop], at_once).peak for actor in actors)
+    limit = worker_limit(client, placement, FIXED, config.has_teams)
     if needed > limit:
         _log.warning(
             "a worker needs about %s of memory, but may use %s; micro_batches, neuralnet { recompute: ... } and "

@@ -192,8 +192,6 @@ def configure_run(
     nets = cut_nets(opened.nets, opened.readers, (job.cluster or ClusterConf()).fullc_gather, cuts)
     if job.blocks_at_once < job.blocks:
         check_turns(nets[Phase.kTrain])
-    if not fitted:
-        warn_of_memory(job, opened, nets[Phase.kTrain].locals, client, placement)
     choose_devices = partial(choose_run_devices, job, client, topology, nets, updater)
     placement = placement._replace(devices=choose_devices(placement))
     config = configure(
@@ -210,6 +208,8 @@ def configure_run(
         timeout=read_setting("timeout"),
         piece_bytes=slicing.PIECE_BYTES if on_several_hosts(placement.addresses) else None,
     )
+    if not fitted:
+        warn_of_memory(job, opened, config, client, placement)
     return config, choose_devices, placement
 
 

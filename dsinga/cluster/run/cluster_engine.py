@@ -36,7 +36,7 @@ class ClusterEngine(Engine):
         self.cuts = {name: cut[:2] for name, cut in prepared.config.nets[Phase.kTrain].cuts.items()}
         placement = prepared.placement
         hosts = len({host(address) for address in placement.workers[0]})
-        used_gpus = any(device is not None for group in placement.devices for device in group)
+        used_gpus = not placement.on_cores
         unpredicted = "sent iterations as task graphs" if grain is not ROUNDS else "used GPUs" if used_gpus else ""
         self.places = Places(*placement.processes, hosts, placement.threads[0][0], self.groups, unpredicted)
         self._rows = prepared.config.readers[Phase.kTrain].batchsize

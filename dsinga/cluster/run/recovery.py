@@ -232,8 +232,8 @@ class RecoverableRun:
         lost = self._workers.lost(self._placement.addresses)
         steps = self._connected().steps_read()
         groups = {} if steps is None else {group: steps[group] for group in self._groups_on(lost)}
-        on_gpus = any(device is not None for devices in self._placement.devices for device in devices)
-        if not 0 < len(groups) < self._prepared.topology.groups or on_gpus or not self._has_copies(lost):
+        is_part = 0 < len(groups) < self._prepared.topology.groups
+        if not (is_part and self._placement.on_cores and self._has_copies(lost)):
             return False
         placement = self._workers.place_lost(self._placement)
         if placement is None:

@@ -62,10 +62,7 @@ class WorkerTasks:
 
     def teams(self, group: int) -> Sequence[range]:
         """Return the workers of a group that each Actor computes: one, or the blocks of a team."""
-        placement = self._placement
-        if self._config.joins_blocks and not placement.devices:
-            return placement.teams[group]
-        return [range(worker, worker + 1) for worker in range(len(placement.workers[group]))]
+        return self._placement.actors(group, self._config.has_teams)
 
     def gather(self, futures: Sequence[Future]) -> list[Any]:
         """Wait for the results of tasks, in order; chains do not go on meanwhile."""

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import threading
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
+from math import prod
 from typing import TypeVar
 
 import numpy as np
 
+from dsinga.base.buffers import few_bases
 from dsinga.cluster.worker.config import WorkerConfig
 from dsinga.cluster.worker.exchange import Exchange
 from dsinga.cutting.gradient_sums import Gradient, GradientSums
 from dsinga.cutting.partitioned import PartitionedNet
-from dsinga.cutting.thread_group import ThreadPeers, run_group
+from dsinga.cutting.thread_group import Collective, ThreadPeers, run_group
 from dsinga.job import Phase
 from dsinga.layers import Context, Records, Rows
 from dsinga.net import NeuralNet
@@ -31,7 +36,8 @@ class BlockTeam:
 
     Args:
         shares: by block, its share of each lasting param, as for :class:`dsinga.cluster.worker.param_homes.ParamHome`.
-        memory: for large gradients (:func:`dsinga.base.buffers.use_bases`).
+        memory: for large gradients of the first block, to which the others are added
+            (:func:`dsinga.base.buffers.use_bases`).
     """
 
     def __init__(
@@ -46,6 +52,9 @@ class BlockTeam:
         self._users = {name: own for name, own in users.items() if own}
         self._gathered = {name for name in self._users if config.parts[name].gathered}
         self._pool = ThreadPoolExecutor(len(blocks), "dsinga-block")
+        # The other blocks' large gradients take turns. The tree of sums waits for one at each height.
+        sizes = [4 * prod(config.parts[name].shape) for name in self._users]
+        self._spare = few_bases(sizes, (len(blocks) - 1).bit_length())
 
     def backward(
         self, net: NeuralNet, values: Mapping[str, Array], records: Mapping[str, Records], ctx: Context, push: Push
@@ -55,7 +64,7 @@ class BlockTeam:
         ``records`` are those of :func:`read_blocks`. ``net`` is not used, because each block has its own.
         """
         sums = GradientSums(self._users, self._gathered, push, in_tree=True)
-        compute = sums.compute(self._config.algorithm, self._memory, self._passes)
+        compute = sums.compute(self._config.algorithm, self._memory_of, self._passes)
         nets = self._config.nets[Phase.kTrain].locals
 
         def work(block: int, own: Mapping[str, Records], ctx: Context) -> Metrics:
@@ -85,15 +94,29 @@ class BlockTeam:
             block, _, name = key.partition("/")
             own[int(block)][name] = each
 
+        put_off: dict[int, deque[Callable[[], None]]] = {}  # by thread
+
+        def beside(collective: Collective, key: str, array: Array) -> Array:
+            self._exchange.meanwhile = put_off[threading.get_ident()]  # the other threads wait for this collective
+            return collective(key, array)
+
         def work(block: int, peers: ThreadPeers) -> T:
             self._ops.enter()
             self._ops.set_threads(self._processor.threads)
-            return compute(block, own[block], peers.join(replace(outside, rows=rows[block], meanwhile=None)))
+            meanwhile = put_off[threading.get_ident()] = deque()
+            ctx = replace(outside, rows=rows[block], meanwhile=None if outside.meanwhile is None else meanwhile)
+            return compute(block, own[block], peers.join(ctx))
 
+        others = replace(
+            outside, all_reduce=partial(beside, outside.all_reduce), all_gather=partial(beside, outside.all_gather)
+        )
         results = run_group(
-            self._blocks, work, outside=outside, pool=self._pool, at_once=1, in_tree=True, in_memory=in_memory
+            self._blocks, work, outside=others, pool=self._pool, at_once=1, in_tree=True, in_memory=in_memory
         )
         return dict(zip(self._blocks, results, strict=True))
+
+    def _memory_of(self, block: int) -> Mapping[int, Sequence[np.ndarray]]:
+        return self._memory if block == self._blocks[0] else self._spare
 
     def _default(self, block: int, name: str) -> Gradient:
         """Return the gradient of a block that has pushed none."""

@@ -50,7 +50,7 @@ class WorkerConfig:
         replicated: the names of parts that each user copies and updates itself.
         skip_bad_batches: whether a batch is left out if its loss or a gradient is not finite.
         precision: the number format of matrix products: "float32", "tf32" (of GPUs) or "bf16".
-        joins_blocks: whether a thread computes its blocks as one worker, a team, which sends the sums of its blocks.
+        joins_blocks: whether a thread may compute its blocks as one worker, a team, which sends the sums of its blocks.
         blocks_at_once: the most blocks of a team in memory at a time; 0 for all.
     """
 
@@ -84,6 +84,11 @@ class WorkerConfig:
     def has_bridges(self) -> bool:
         """Whether the workers of a group send each other arrays."""
         return any(isinstance(node.layer, BridgeSrc) for net in self.nets.values() for node in net.nodes)
+
+    @property
+    def has_teams(self) -> bool:
+        """Whether the blocks of a thread of CPU cores are one worker, because they exchange sums only."""
+        return self.joins_blocks and not self.has_bridges
 
 
 class ServerKey(NamedTuple):

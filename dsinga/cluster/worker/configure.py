@@ -75,9 +75,7 @@ def configure(
         skip_bad_batches=job.skip_bad_batches,
         precision=PRECISIONS[job.precision],
         blocks_at_once=job.blocks_at_once,
-        joins_blocks=topology.threads is not None
-        and conf.compression is Compression.kNone
-        and not any(local.bridged for net in nets.values() for local in net.locals),
+        joins_blocks=topology.threads is not None and conf.compression is Compression.kNone,
     )
 
 

@@ -33,6 +33,7 @@ from dsinga.layers import Context, Layer, Records, Rows
 from dsinga.layers.interface.context import PassObserver, Peers
 from dsinga.net import NeuralNet, Param
 from dsinga.net.dataflow import row_share
+from dsinga.net.neuralnet import usable_threads
 from dsinga.ops import Array, Processor
 from dsinga.passes.captured_passes import passes_of
 from dsinga.passes.predictor import EvaluationPass, evaluate, forward_in_order
@@ -114,7 +115,9 @@ class GroupWorker:
         self.exchange = self._exchange
         micro_batches = config.readers[Phase.kTrain].micro_batches
         net, capture = self.net(Phase.kTrain), self._ops.capture()
-        passes = passes_of(self._ops, "training passes") if capture is None and not net.bridged else None
+        is_small = usable_threads(net, 1) == 1  # else a team's gradients leave during the pass, in less memory
+        is_replayed = capture is None and (is_small if len(self._blocks) > 1 else not net.bridged)
+        passes = passes_of(self._ops, "training passes") if is_replayed else None
         compute = replayed(config.algorithm, passes, copies=True)
         if len(self._blocks) > 1:
             self._team = BlockTeam(

@@ -13,6 +13,7 @@ from distributed import Client
 import dsinga
 from dsinga import nn
 from dsinga.cluster import connect
+from dsinga.cluster.on_workers.worker_actor import WORKERS
 from dsinga.estimators import Classifier
 from dsinga.job import loads
 from dsinga.nn import LocalNet
@@ -37,6 +38,16 @@ def test_any_number_of_workers_gives_the_same_bits(name, client):
     whole = fitted(name)  # the batch, up to rounding
     for param, array in alone.params.items():
         np.testing.assert_allclose(array, whole.params[param], atol=1e-3)
+
+
+def test_a_thread_computes_its_blocks_as_one_worker(client):
+    seen: set[tuple[int, ...]] = set()
+
+    def look(step, metrics):
+        seen.add(tuple(sorted(key.worker for key in WORKERS)))
+
+    fitted("mlp", blocks=4, client=client, workers=2, callbacks=[look])
+    assert seen == {(0, 2)}
 
 
 OPTIONS = {"precision": "kBF16"}, {"skip_bad_batches": True}, {"cluster": nn.Cluster(servers=2)}
