@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -96,7 +95,7 @@ class GradientSums:
 
             with buffers.use_bases(memory):
                 run = replaying if peers.is_in_caller else algorithm
-                ctx = replace(ctx, adds_later=self._in_tree and algorithm is bp)
+                ctx = ctx.changed(adds_later=self._in_tree and algorithm is bp)
                 return check_algorithm_metrics(run(local, values, records, ctx, push))
 
         return compute

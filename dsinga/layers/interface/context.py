@@ -167,10 +167,10 @@ class Context:
     meanwhile: deque[Callable[[], None]] | None = None
     adds_later: bool = False
 
-    def at_step(self, step: int) -> Context:
-        """Return a copy of this context for another step, faster than ``replace``."""
+    def changed(self, **values: Any) -> Context:
+        """Return a copy of this context with other values of fields but ``phase``, faster than ``replace``."""
         ctx = object.__new__(type(self))
-        vars(ctx).update(vars(self), step=step)
+        vars(ctx).update(vars(self), **values)
         return ctx
 
     @property
