@@ -6,7 +6,6 @@ import itertools
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, TypeVar
 
@@ -99,10 +98,8 @@ class CutRunner:
         compute_part = joined.sums.compute(algorithm, lambda worker: memory, self._kernels()[1])
 
         def compute(local: NeuralNet, arrays: Mapping[str, Any], own: Mapping[str, Records], ctx: Context) -> Metrics:
-            ctx = replace(ctx, skips=skips)
-            if micro_batch is not None:
-                ctx = replace(ctx, rows=rows_of_batch(ctx.rows, micro_batch), micro_batch=micro_batch)
-            return compute_part(local, arrays, own, ctx)
+            own_rows = ctx.rows if micro_batch is None else rows_of_batch(ctx.rows, micro_batch)
+            return compute_part(local, arrays, own, ctx.changed(skips=skips, rows=own_rows, micro_batch=micro_batch))
 
         done = self.run(compute, cut, values, records, parts, ctx.seed, ctx.step)
         joined.finish()

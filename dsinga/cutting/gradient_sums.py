@@ -16,14 +16,15 @@ from dsinga.layers import Context, Records
 from dsinga.net import NeuralNet
 from dsinga.ops import SparseRows
 from dsinga.ops.block_sums import TreeSum, add_gradients
+from dsinga.ops.factored_gradient import FactoredGradient, to_dense
 from dsinga.ops.sparse import add_up, to_host, whole_shape
 from dsinga.passes.captured_passes import CapturedPasses
 from dsinga.passes.replayed import replayed
-from dsinga.training import Algorithm, Metrics, Push
+from dsinga.training import Algorithm, Metrics, Push, bp
 from dsinga.training.algorithms import check_algorithm_metrics
 
 LARGE = 1 << 18  # bytes; gradients that should not all wait in memory
-Gradient = np.ndarray | SparseRows
+Gradient = np.ndarray | SparseRows | FactoredGradient
 Fill = Callable[[int, str], Gradient]
 Compute = Callable[[NeuralNet, Mapping[str, Any], Mapping[str, Records], Context], Metrics]
 
@@ -39,6 +40,7 @@ class GradientSums:
 
     def __init__(self, users: Mapping[str, Sequence[int]], gathered: Collection[str], push: Push, in_tree: bool):
         self._users, self._gathered, self._push, self._lock = users, gathered, push, threading.Lock()
+        self._in_tree = in_tree
         self._sums = {name: (TreeSum if in_tree else OrderedSum)(workers) for name, workers in users.items()}
         self._missing = {name: {*workers} for name, workers in users.items()}
 
@@ -48,8 +50,12 @@ class GradientSums:
             if name not in self._gathered or worker == self._users[name][0]:
                 self._sums[name].add(worker, gradient)
             self._missing[name].discard(worker)
-            if not self._missing[name]:
-                self._push(name, self._sums.pop(name).total())
+            if self._missing[name]:
+                return
+            total = self._sums.pop(name).total()
+        total = to_dense(total)  # while other workers go on
+        with self._lock:
+            self._push(name, total)
 
     def finish(self, fill: Fill | None = None, lasting: Collection[str] = ()) -> None:
         """Push the sums that lack some gradients or, if ``lasting``, all; ``fill`` returns the missing ones."""
@@ -58,7 +64,7 @@ class GradientSums:
                 for worker in sorted(workers):
                     if fill is not None:
                         self._sums[name].add(worker, fill(worker, name))
-                self._push(name, self._sums.pop(name).total())
+                self._push(name, to_dense(self._sums.pop(name).total()))
 
     def compute(
         self, algorithm: Algorithm, memory: Callable[[int], Mapping[int, Sequence[np.ndarray]]],
@@ -78,6 +84,9 @@ class GradientSums:
             peers = ctx.peers
 
             def push(name: str, gradient: Any) -> None:
+                if isinstance(gradient, FactoredGradient):
+                    self.add(peers.worker, name, gradient)
+                    return
                 whole = whole_shape(to_host(gradient, ctx.ops), local.params[name].shape)
                 is_large = whole.nbytes >= LARGE
                 self.add(peers.worker, name, whole)
@@ -89,6 +98,7 @@ class GradientSums:
                 run = algorithm
                 if passes is not None and peers.is_in_caller and local.params:
                     run, values = replaying, {name: values[name] for name in local.params}  # others may be pushed
+                ctx = ctx.changed(adds_later=self._in_tree and algorithm is bp)
                 return check_algorithm_metrics(run(local, values, records, ctx, push))
 
         return compute

@@ -81,7 +81,7 @@ def partition(
     for position, place in enumerate(places):
         positions[place.location].append(position)
     nets = tuple(_local_net(net, nodes, local_positions, partitioner.params) for local_positions in positions)
-    return PartitionedNet(net, cuts, nodes, places, nets, _param_parts(net, nets, partitioner))
+    return PartitionedNet(net, cuts, nodes, places, _alike(nets), _param_parts(net, nets, partitioner))
 
 
 class _CutParam(NamedTuple):
@@ -225,6 +225,20 @@ def _local_net(
         local_nodes.append(node._replace(sources=sources, takes=node.takes if sources else ()))
     used = dict.fromkeys(name for node in local_nodes for name in node.params)
     return NeuralNet(tuple(local_nodes), {name: params[name].param for name in used}, net.phase)
+
+
+def _alike(nets: Sequence[NeuralNet]) -> tuple[NeuralNet, ...]:
+    """Let each net refer to the first one that differs in the place of its rows only."""
+    first: dict[tuple[Node, ...], NeuralNet] = {}
+    found = []
+    for net in nets:
+        rows = net.nodes[0].rows if len({node.rows for node in net.nodes}) == 1 else None
+        if rows is not None and not any(param.spec.by_rows for param in net.params.values()):
+            place = Rows(0, rows.stop - rows.start, rows.total)
+            like = first.setdefault(tuple(node._replace(rows=place) for node in net.nodes), net)
+            net = replace(net, like=like)
+        found.append(net)
+    return tuple(found)
 
 
 def _param_parts(net: NeuralNet, nets: Sequence[NeuralNet], partitioner: _Partitioner) -> dict[str, ParamPart]:

@@ -14,7 +14,6 @@ import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor, wait
-from dataclasses import replace
 from typing import Any, NoReturn, TypeVar
 
 from dsinga.base.errors import RunError
@@ -238,8 +237,7 @@ class ThreadPeers:
                 return add_in_tree(shares, operator.add)
             return functools.reduce(operator.add, shares.values())
 
-        return replace(
-            ctx,
+        return ctx.changed(
             all_reduce=collective(add_up, single_worker if outside is None else outside.all_reduce),
             all_gather=collective(
                 lambda shares: ctx.ops.xp.concatenate([*shares.values()]),

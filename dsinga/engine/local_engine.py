@@ -196,13 +196,13 @@ class LocalEngine(Engine):
 
     def _launch(self, begun: BegunStep) -> bool:
         assert self._captured is not None
-        return self._captured.launch(begun.records, self._contexts[0].at_step(begun.step))
+        return self._captured.launch(begun.records, self._contexts[0].changed(step=begun.step))
 
     def _compute(self, begun: BegunStep) -> tuple[Metrics | None, Timing]:
         metrics = None
         if self._captured is not None:
             self._captured.begin(begun.step)
-            metrics = self._captured.train(begun.records, self._contexts[0].at_step(begun.step))
+            metrics = self._captured.train(begun.records, self._contexts[0].changed(step=begun.step))
         if metrics is None:
             batches = self._micro_batches(begun)
             metrics = self._training_step.run(begun.step, self.updater.values, batches, self._updates)
@@ -218,7 +218,7 @@ class LocalEngine(Engine):
 
     def _micro_batches(self, begun: BegunStep) -> Iterator[tuple[dict[str, Records], Context]]:
         for number, ctx in enumerate(self._contexts):
-            yield self._next_records() if number else begun.records, ctx.at_step(begun.step)
+            yield self._next_records() if number else begun.records, ctx.changed(step=begun.step)
 
     def evaluate(self, phase: Phase, batches: int) -> Metrics:
         """Evaluate batches of a phase, and add up their metrics."""

@@ -27,13 +27,15 @@ OPERATIONS_PER_THREAD = 20_000_000
 class NeuralNet:
     """A net that can be computed: layers in topological order (``nodes``), params by first use.
 
-    ``by_step`` has the net of each stage of training, with its first step, if there are stages.
+    ``by_step`` has the net of each stage of training, with its first step, if there are stages. ``like`` is the part of
+    a cut net that computes the same for as many other rows of the batch, None for a net that is not such a part.
     """
 
     nodes: tuple[Node, ...]
     params: Mapping[str, Param]
     phase: Phase
     by_step: tuple[tuple[int, NeuralNet], ...] = ()
+    like: NeuralNet | None = None
 
     def _repr_html_(self) -> str | None:
         return net_picture(self)

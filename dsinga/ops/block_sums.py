@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from dsinga.base import buffers
+from dsinga.ops.factored_gradient import FactoredGradient, to_dense
 from dsinga.ops.sparse import SparseRows, add_up
 
 T = TypeVar("T")
@@ -49,6 +50,9 @@ def nodes(numbers: Iterable[int], count: int) -> list[range]:
 
 def add_gradients(left: Any, right: Any) -> Any:
     """Add two gradients of a param, dense or sparse, in the memory of one of them if both are arrays and it may be."""
+    if isinstance(left, FactoredGradient) and isinstance(right, FactoredGradient) and left.bounds == right.bounds:
+        return left.plus(right)
+    left, right = to_dense(left), to_dense(right)
     if isinstance(left, SparseRows) or isinstance(right, SparseRows):
         return add_up([left, right])
     if type(left) is not np.ndarray:

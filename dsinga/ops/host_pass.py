@@ -20,6 +20,7 @@ class HostPass:
 
     warm_ups = 0
     is_on_host = True
+    rows = 0, 0, 0
 
     def __init__(self) -> None:
         self._recorder = Recorder()
@@ -58,7 +59,7 @@ class HostPass:
     @contextlib.contextmanager
     def recording(self, step: int) -> Iterator[None]:
         """Record the calls made in the context, with the numbers of ``step``."""
-        self._recorder = Recorder()
+        self._recorder = Recorder(self.rows)
         self._recorder.step = step
         set_recorder(self._recorder)
         try:
@@ -79,7 +80,7 @@ class HostPass:
 
     def launch(self, step: int) -> None:
         """Run the recorded calls with the numbers of ``step``."""
-        self._recorder.step = step
+        self._recorder.step, self._recorder.first_row = step, self.rows[0]
         self._has_deviated = False
         try:
             with np.errstate(all="ignore"):

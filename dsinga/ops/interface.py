@@ -41,10 +41,13 @@ class PassMemory(Protocol):
     Attributes:
         warm_ups: how often a pass is recorded before its capture.
         is_on_host: whether calls on a host replay it, and change no param.
+        rows: first, stop and total of the rows of the batch that the next recording or launch computes. A graph
+            always computes the rows of its capture.
     """
 
     warm_ups: int
     is_on_host: bool
+    rows: tuple[int, int, int]
 
     def put(self, name: str, array: Any) -> Array:
         """Copy an array of the batch to the fixed buffer that the captured pass reads; return the buffer."""

@@ -55,14 +55,18 @@ class Deviated(Exception):
 class Recorder:
     """Collects the calls of a pass, and the arrays that they read and write.
 
+    ``rows`` are the rows of the batch that it computes: first, stop and total.
+
     Attributes:
+        first_row: the first row of the batch in this replay.
         calls: functions without arguments, to be called in order.
         nbytes: bytes of the arrays made during the recording.
         numbers: metrics, arrays () in reading order.
         calls_library: whether some calls use the kernel library.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, rows: tuple[int, int, int] = (0, 0, 0)) -> None:
+        self._rows, self.first_row = rows, rows[0]
         self.calls: list[Callable[[], Any]] = []
         self.nbytes = self.step = 0
         self.numbers: list[np.ndarray] = []
@@ -85,6 +89,11 @@ class Recorder:
     def of_step(self, compute: Callable[[Any], Any]) -> RecordedArray:
         """Return ``compute(step)`` as an array that each later step computes again."""
         return self.array_of(lambda: compute(self.step))
+
+    def first_of(self, first: int, count: int) -> int:
+        """Return the first of ``count`` numbered items of the rows, which was ``first``, in this replay."""
+        start, stop, _ = self._rows
+        return first + (self.first_row - start) * count // max(stop - start, 1)
 
     def array_of(self, compute: Callable[..., Any], *arguments: Any) -> RecordedArray:
         """Return the array ``compute(*arguments)``, which each replay computes again."""

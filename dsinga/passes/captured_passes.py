@@ -38,12 +38,13 @@ class CapturedPasses:
         what: the name of the passes in the log.
 
     Attributes:
+        is_on_host: whether passes are lists of calls, not graphs of a GPU.
         last: the pass that computed the last result of :meth:`compute`; None if it returned none.
     """
 
     def __init__(self, ops: Ops, what: str, create: Callable[[Any], CapturedPass] = CapturedPass):
         self._ops, self._what, self._create = ops, what, create
-        self._is_on_host = ops.calls_before_capture > 0
+        self.is_on_host = ops.calls_before_capture > 0
         self._passes: OrderedDict[Hashable, CapturedPass] = OrderedDict()
         self._calls: dict[Hashable, int] = {}  # of passes on a host before they are recorded, the latest last
         self._addresses: dict[Hashable, set[int]] = {}  # of the params of passes on a host, by key
@@ -83,10 +84,11 @@ class CapturedPasses:
         each pass; ``values`` are params with fixed addresses. ``replay`` is called after a launch without a recording.
         """
         if (last := self.last) is not None and last.key == key:
+            last.memory.rows = ctx.rows
             with contextlib.suppress(Exception):  # which the launch below raises again
                 if result := last.launch_on_batch(params or values, records, ctx.step):
                     return result
-        if self._is_on_host and not all(map(_is_in_order, records.values())):
+        if self.is_on_host and not all(map(_is_in_order, records.values())):
             return None  # sums over another order of memory may have other bits
         self.last, asked, key = None, key, _with_shapes(key, records)
         if params is not None and (with_address := self._with_address(key, params)) is not None:
@@ -100,6 +102,7 @@ class CapturedPasses:
             captured = self._find(key, values)
             if captured is None:
                 return None
+            captured.memory.rows = ctx.rows
             if not captured.memory.captured and captured.memory.is_on_host:
                 _check_layers(net)
             if captured.compute_or_launch(records, ctx, compute, values):
@@ -117,7 +120,7 @@ class CapturedPasses:
 
     def _with_address(self, key: Hashable, params: Mapping[str, Array]) -> tuple[Hashable, ...] | None:
         """Return the key of passes with params at these addresses; None if addresses change often."""
-        if not self._is_on_host or key in self._copying:
+        if not self.is_on_host or key in self._copying:
             return None
         addresses = self._addresses.setdefault(key, set())
         addresses.add(address := id(next(iter(params.values()), None)))
@@ -170,7 +173,7 @@ class CapturedPasses:
         if captured is not None and captured.uses(values):
             self._passes.move_to_end(key)
             return captured
-        if self._is_on_host and not self._is_worth_recording(key):
+        if self.is_on_host and not self._is_worth_recording(key):
             return None
         memory = self._ops.new_pass()
         if memory is None:
@@ -197,7 +200,7 @@ class CapturedPasses:
             self._passes.clear()
         reason = reason_of(error)
         if reason not in self._failed.values():
-            if self._is_on_host:
+            if self.is_on_host:
                 _log.debug("%s are not replayed: %s", self._what, reason)
             else:
                 level = logging.INFO if isinstance(error, NotCapturable) else logging.WARNING

@@ -59,7 +59,10 @@ def _replay(
             raise NotCapturable("gradients have few rows")
         return pushed
 
-    return passes.compute((net, ctx.rows), net, records, ctx, compute, params)
+    key: tuple[Any, ...] = net, ctx.rows
+    if net.like is not None and passes.is_on_host:  # one recording serves all blocks
+        key = net.like, ctx.rows.stop - ctx.rows.start
+    return passes.compute(key, net, records, ctx, compute, params)
 
 
 def owned(gradients: Mapping[str, Any], copies: bool) -> Mapping[str, Any]:

@@ -27,6 +27,7 @@ from dsinga.layers.interface.layer import Array, Gradients, Layer
 from dsinga.net import NeuralNet, Stage
 from dsinga.net.dataflow import WHOLE_FEATURE, row_share
 from dsinga.ops import SparseRows
+from dsinga.ops.factored_gradient import to_dense
 from dsinga.ops.sparse import add_up, no_rows
 from dsinga.training.divergence import check_layer_gradient, check_losses
 from dsinga.training.forward_pass import TapeEntry, forward_pass, sources_of_layer, without_features
@@ -309,8 +310,8 @@ def accumulate_gradients(
 def add_params(first: Array, second: Array, add: Callable[[Array, Array], Array]) -> Array:
     """Add up two gradients of a param."""
     if isinstance(first, SparseRows) or isinstance(second, SparseRows):
-        return add_up([first, second])
-    return add(first, second)
+        return add_up([to_dense(first), to_dense(second)])
+    return add(to_dense(first), to_dense(second))
 
 
 def new_state(new: Array | None, old: Array, spec: ParamSpec, layer: Layer, ctx: Context) -> Array:

@@ -88,7 +88,7 @@ class InnerProduct(Layer):
             _, dw, db = ops.inner_product_grad(all_x, weight, all_dy, self.transpose, False, self.bias)
             dx = ops.inner_product(grad, weight, None, not self.transpose) if needs[0] else None
         else:
-            dx, dw, db = ops.inner_product_grad(x, weight, grad, self.transpose, needs[0], self.bias)
+            dx, dw, db = ops.inner_product_grad(x, weight, grad, self.transpose, needs[0], self.bias, ctx.adds_later)
         if dx is not None:
             dx = from_matrix(dx, sources[0], ctx.ops)
         return (dx,), (dw, db) if self.bias else (dw,)

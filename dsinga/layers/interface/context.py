@@ -149,6 +149,7 @@ class Context:
         observer: called in place of each pass of a layer, or None.
         micro_batch: rows of this pass, of all workers of the group; None for the whole batch.
         meanwhile: functions to call while collectives wait for other workers, or None.
+        adds_later: whether gradients of params may be :class:`dsinga.ops.factored_gradient.FactoredGradient`.
     """
 
     ops: Ops
@@ -164,11 +165,12 @@ class Context:
     micro_batch: Rows | None = None
     unread: list[Any] | None = None
     meanwhile: deque[Callable[[], None]] | None = None
+    adds_later: bool = False
 
-    def at_step(self, step: int) -> Context:
-        """Return a copy of this context for another step, faster than ``replace``."""
+    def changed(self, **values: Any) -> Context:
+        """Return a copy of this context with other values of fields but ``phase``, faster than ``replace``."""
         ctx = object.__new__(type(self))
-        vars(ctx).update(vars(self), step=step)
+        vars(ctx).update(vars(self), **values)
         return ctx
 
     @property

@@ -44,9 +44,12 @@ class NumpyConvolution(NumpyElementwise):
         return self.relu(self.inner_product(x, w, b, transpose))
 
     def inner_product_grad(
-        self, x: Array, w: Array, dy: Array, transpose: bool, need_dx: bool, need_db: bool
-    ) -> tuple[Array | None, Array, Array | None]:
-        """Return (dx (B, I), dw like w, db (O,)), the gradients of :meth:`inner_product`; None if not needed."""
+        self, x: Array, w: Array, dy: Array, transpose: bool, need_dx: bool, need_db: bool, later: bool = False
+    ) -> tuple[Array | None, Any, Array | None]:
+        """Return (dx (B, I), dw like w, db (O,)), the gradients of :meth:`inner_product`; None if not needed.
+
+        With ``later`` dw may be a :class:`dsinga.ops.factored_gradient.FactoredGradient`.
+        """
         dx = np.dot(dy, w.T if transpose else w) if need_dx else None
         dw = np.dot(x.T, dy) if transpose else np.dot(dy.T, x)
         return dx, dw, np.add.reduce(dy, 0) if need_db else None

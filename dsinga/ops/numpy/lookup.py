@@ -61,7 +61,7 @@ class NumpyRandom:
         recorded = recorder()
         if recorded is None or not isinstance(step, RecordedStep):
             return philox(key, first, step, rows, columns)
-        return recorded.of_step(lambda step: philox(key, first, step, rows, columns))
+        return recorded.of_step(lambda step: philox(key, recorded.first_of(first, rows), step, rows, columns))
 
     def crop(
         self, images: Array, tops: Sequence[int], lefts: Sequence[int], mirrored: Sequence[bool], size: Pair, pad: int

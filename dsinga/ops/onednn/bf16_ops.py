@@ -244,8 +244,8 @@ class Bf16Ops(Bf16Images):
         return y
 
     def inner_product_grad(
-        self, x: Array, w: Array, dy: Array, transpose: bool, need_dx: bool, need_db: bool
-    ) -> tuple[Array | None, Array, Array | None]:
+        self, x: Array, w: Array, dy: Array, transpose: bool, need_dx: bool, need_db: bool, later: bool = False
+    ) -> tuple[Array | None, Any, Array | None]:
         if not _are_numbers(x, w, dy):
             dx, dw, db = super().inner_product_grad(to_float32(x), w, to_float32(dy), transpose, need_dx, need_db)
             return dx if dx is None else cast(dx, x.dtype), dw, db

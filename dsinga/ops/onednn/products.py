@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from itertools import pairwise
 from math import prod
 from typing import Any, Self
 
@@ -11,6 +10,7 @@ import numpy as np
 
 from dsinga.base import buffers
 from dsinga.base.buffers import address
+from dsinga.ops.factored_gradient import FactoredGradient
 from dsinga.ops.layout import contiguous, join_rows
 from dsinga.ops.numpy.convolution import NumpyConvolution
 from dsinga.ops.onednn.choices import choose_kernel
@@ -35,7 +35,8 @@ from dsinga.ops.types import FLOAT32, Array, Shape
 # Operations of a product up to which numpy's BLAS computes it in the calling thread. Of larger ones it wakes threads,
 # one for each core, which takes far longer: 256 x 64 to 64 then took 463 us of two cores in place of 25 of one.
 SMALL_PRODUCT = 1 << 19
-BLOCK_ROWS = 32  # of a weight's gradient
+# Of a weight's gradient, rows of so many bytes are computed at a time, but no fewer: one alone would have other bits.
+PART_BYTES, PART_ROWS = 1 << 21, 32
 SGEMM = f"sgemm:{'avx512_core' if get_instructions() & AVX512_CORE == AVX512_CORE else 'avx2'}"
 
 
@@ -182,14 +183,15 @@ class WeightGradientByBlocks(WeightGradient):
 
     def __init__(self, rows: int, outputs: int, inputs: int):
         super().__init__(rows, outputs, inputs)
-        count = max(1, outputs // BLOCK_ROWS)  # of no fewer rows each: a product of a single row has other bits
-        self.bounds = [outputs * number // count for number in range(count + 1)]
+        count = max(1, min(4 * outputs * inputs // PART_BYTES, outputs // PART_ROWS))
+        self._bounds = [outputs * number // count for number in range(count + 1)]
 
     def __call__(self, y: Array, x: Array) -> Array:
-        dw, columns = buffers.empty(self.shape), y.T
-        for start, stop in pairwise(self.bounds):
-            product(columns[start:stop], x, dw[start:stop])
-        return dw
+        return self.factored(y, x).compute()
+
+    def factored(self, y: Array, x: Array) -> FactoredGradient:
+        """Return the gradient before it is computed, to add others to it."""
+        return FactoredGradient((y, x), self.shape, self._bounds, product)
 
 
 class DirectWeightGradient(WeightGradient):
@@ -232,13 +234,15 @@ class OnednnProducts(NumpyConvolution):
         return _inner_product(x, w, b)
 
     def inner_product_grad(
-        self, x: Array, w: Array, dy: Array, transpose: bool, need_dx: bool, need_db: bool
-    ) -> tuple[Array | None, Array, Array | None]:
+        self, x: Array, w: Array, dy: Array, transpose: bool, need_dx: bool, need_db: bool, later: bool = False
+    ) -> tuple[Array | None, Any, Array | None]:
         if not accepts(x, w, dy) or (self.fast_rounding and has_few_operations(x.shape[0], *w.shape)):
             return super().inner_product_grad(x, w, dy, transpose, need_dx, need_db)
         x, dy = contiguous(x), contiguous(dy)
         left, right = (x, dy) if transpose else (dy, x)
-        dw = choose_kernel("inner_product_grad_w", WeightGradient, x.shape[0], *w.shape)(left, right)
+        of_weight = choose_kernel("inner_product_grad_w", WeightGradient, x.shape[0], *w.shape)
+        keeps = later and isinstance(of_weight, WeightGradientByBlocks) and recorder() is None
+        dw = (of_weight.factored if keeps else of_weight)(left, right)
         dx = None
         if need_dx and transpose:
             dx = self.inner_product(dy, w, None)

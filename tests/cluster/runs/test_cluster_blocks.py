@@ -17,7 +17,8 @@ from dsinga.cluster.on_workers.worker_actor import WORKERS
 from dsinga.estimators import Classifier
 from dsinga.job import loads
 from dsinga.nn import LocalNet
-from tests.support.block_nets import BATCH, NETS, TIMES, bits, fitted
+from dsinga.ops.factored_gradient import FactoredGradient
+from tests.support.block_nets import BATCH, NETS, TIMES, adam, bits, fitted
 from tests.support.refusals import refused_with
 from tests.support.small_job import assert_same
 
@@ -58,6 +59,22 @@ OPTIONS = {"precision": "kBF16"}, {"skip_bad_batches": True}, {"cluster": nn.Clu
 def test_options_keep_the_bits(name, options, client):
     alone = fitted(name, blocks=4, micro_batches=1 if name == "resnet" else 3, **options | {"cluster": None})
     assert bits(fitted(name, blocks=4, workers=3, client=client, **options)) == bits(alone)
+
+
+def test_gradients_of_large_weights_are_added_by_parts(client, monkeypatch):
+    x = np.random.default_rng(0).normal(size=(31, 1030)).astype(np.float32)
+    sums, plus = list[int](), FactoredGradient.plus
+    monkeypatch.setattr(FactoredGradient, "plus", lambda *terms: sums.append(1) or plus(*terms))
+
+    def trained(**options: Any) -> nn.Model:
+        model = nn.Sequential([nn.Input((1030,)), nn.Dense(1024, activation="tanh"), nn.Dense(3)])
+        model.compile(adam(), "mse")
+        model.fit(x, x[:, :3], batch_size=31, train_steps=3, blocks=3, seed=1, progress=False, **options)
+        return model
+
+    alone = trained()
+    assert len(sums) == 2 * 3
+    assert bits(trained(client=client, workers=2)) == bits(alone)
 
 
 def test_task_graphs_and_sites_have_blocks(client):

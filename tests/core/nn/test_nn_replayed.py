@@ -34,11 +34,12 @@ SETTINGS: dict[str, list[Any]] = {
     "data": [X, BAD],
     "dropout": [0.0, 0.3],
     "micro_batches": [1, 2],
+    "blocks": [0, 3],  # of 3, 3 and 2 rows, which two recordings compute
     "rows": [32, 36],  # the last batch of eight is a short one
 }  # fmt: skip
 
 
-MASKS = [0b0101, 0b0110, 0b0111, 0b1001, 0b1010, 0b1011]  # of bits whose parity chooses one of two
+MASKS = [0b0101, 0b0110, 0b0111, 0b1001, 0b1101, 0b1010, 0b1011]  # of bits whose parity chooses one of two
 PAIRS = [  # one of each, in which each pair of two choices occurs
     (k, low, *((((k & 3) << 2 | low) & mask).bit_count() % 2 for mask in MASKS)) for k in range(10) for low in range(4)
 ]
@@ -88,6 +89,8 @@ def test_settings_of_training(choice: tuple[int, ...], monkeypatch: pytest.Monke
         return model_of(*inner, optimizer=optimizer)
 
     further = {"skip_bad_batches": chosen["data"] is BAD, "micro_batches": chosen["micro_batches"]}
+    if chosen["blocks"]:
+        further["blocks"] = chosen["blocks"]
     replayed, called = both(monkeypatch, make, chosen["data"][:rows], Y[:rows], **further)
     assert launches
     assert_same(replayed[0], called[0])

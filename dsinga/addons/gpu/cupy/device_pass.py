@@ -37,6 +37,7 @@ class CupyPass:
 
     warm_ups = 2  # in which libraries compile, choose and allocate
     is_on_host = False
+    rows = 0, 0, 0
 
     def __init__(self, ops: CupyRecording, streams: Streams):
         assert streams.compute is not cupy.cuda.Stream.null, "the default stream cannot be captured"

@@ -225,7 +225,7 @@ class CupyProducts(Ops):
         return self.relu(y) if rectified else y
 
     def inner_product_grad(
-        self, x: Array, w: Array, dy: Array, transpose: bool, need_dx: bool, need_db: bool
+        self, x: Array, w: Array, dy: Array, transpose: bool, need_dx: bool, need_db: bool, later: bool = False
     ) -> tuple[Array | None, Array, Array | None]:
         features, gradient = operand(x, self.blas.bf16), operand(dy, self.blas.bf16)
         dx = None

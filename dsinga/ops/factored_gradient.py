@@ -1,0 +1,57 @@
+"""Keeps the gradients of a large weight as factors, so that blocks of rows are multiplied and added in the caches."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from dsinga.base import buffers
+from dsinga.ops.types import FLOAT32, Array, Shape
+
+Multiply = Callable[[Array, Array, Array], Any]
+
+
+class FactoredGradient:
+    """The gradient yᵀ x of a weight (O, I), or the sum of two gradients with the same ``bounds``.
+
+    Args:
+        terms: y (n, O) and x (n, I), or two sums.
+        bounds: between the rows of the weight that are computed at a time.
+        multiply: writes the product of two matrices into a third.
+    """
+
+    dtype = FLOAT32
+
+    def __init__(self, terms: tuple[Any, Any], shape: Shape, bounds: Sequence[int], multiply: Multiply):
+        self.terms, self.shape, self.bounds, self.multiply = terms, shape, bounds, multiply
+
+    def plus(self, other: FactoredGradient) -> FactoredGradient:
+        """Return the sum of both, which has the bits of the computed gradients' sum."""
+        return FactoredGradient((self, other), self.shape, self.bounds, self.multiply)
+
+    def compute(self) -> np.ndarray:
+        """Compute the gradient, some rows of the weight after another."""
+        total, scratch = buffers.empty(self.shape), list[np.ndarray]()
+        for start, stop in pairwise(self.bounds):
+            self._compute(total[start:stop], start, stop, 0, scratch)
+        return total
+
+    def _compute(self, out: np.ndarray, start: int, stop: int, depth: int, scratch: list[np.ndarray]) -> None:
+        left, right = self.terms
+        if not isinstance(left, FactoredGradient):
+            self.multiply(left.T[start:stop], right, out)
+            return
+        if depth == len(scratch):
+            scratch.append(buffers.empty((max(b - a for a, b in pairwise(self.bounds)), self.shape[1])))
+        left._compute(out, start, stop, depth + 1, scratch)
+        second = scratch[depth][: stop - start]
+        right._compute(second, start, stop, depth + 1, scratch)
+        np.add(out, second, out=out)
+
+
+def to_dense(gradient: Any) -> Any:
+    """Compute a gradient that is kept as factors; return others unchanged."""
+    return gradient.compute() if isinstance(gradient, FactoredGradient) else gradient
