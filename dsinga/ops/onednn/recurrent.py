@@ -70,11 +70,17 @@ class OnednnRecurrent(NumpyRecurrent):
     """The backend's recurrent layers, with matrix products and sigmoids by oneDNN where it accepts the arrays."""
 
     factor_dtype = FLOAT32
+    equal_rows = False
 
     def multiply_into(self, a: Array, b: Array, out: Array, add: bool = False) -> None:
         if not accepts(a, b, out):
             super().multiply_into(a, b, out, add)
             return
+        if self.equal_rows:
+            kernel = get_kernel(Product, form_of(a), form_of(b), form_of(out), FLOAT32, 1.0, add)
+            if kernel is not None:
+                kernel.multiply(a, b, out)
+                return
         if add or not is_tall(a, out):
             product(a, b, out, add)
             return
@@ -85,7 +91,8 @@ class OnednnRecurrent(NumpyRecurrent):
 
     def factor(self, matrix: Array, rows: Sequence[int]) -> Factor:
         counts = Counter(rows) if accepts(matrix) and matrix.flags.forc else {}
-        return Factor(matrix, frozenset(count for count, uses in counts.items() if uses >= MIN_PRODUCTS), {})
+        least = 1 if self.equal_rows else MIN_PRODUCTS
+        return Factor(matrix, frozenset(count for count, uses in counts.items() if uses >= least), {})
 
     def multiply_by(self, a: Array, factor: Any, out: Array) -> None:
         matrix, rows, packed = factor
@@ -108,17 +115,28 @@ class OnednnRecurrent(NumpyRecurrent):
             super().sigmoid_into(x, out)
 
 
+def _dense_copy(x: Array) -> Array:
+    copied = buffers.empty(x.shape, dtype=x.dtype)
+    copied[...] = x
+    return copied
+
+
 class OnednnAttention(NumpyAttention):
     """The backend's attention, with float32 products by oneDNN."""
 
+    equal_rows = False
+
     def batched_product(self, a: Array, b: Array, out: Array, factor: float = 1.0, add: bool = False) -> None:
-        kernel = None
-        if accepts(a, b, out):
-            kernel = get_kernel(Product, form_of(a), form_of(b), form_of(out), FLOAT32, factor, add)
-        if kernel is None:
-            super().batched_product(a, b, out, factor, add)
-        else:
+        forms = (form_of(a), form_of(b), form_of(out)) if accepts(a, b, out) else None
+        kernel = get_kernel(Product, *forms, FLOAT32, factor, add) if forms else None
+        if kernel is not None:
             kernel.multiply(a, b, out)
+        elif forms and self.equal_rows and forms[2] != form_of(y := buffers.empty(out.shape)):
+            # The library refuses some strides, and a row of numpy's products depends on the others.
+            self.batched_product(_dense_copy(a), _dense_copy(b), y, factor)
+            out[...] = out + y if add else y
+        else:
+            super().batched_product(a, b, out, factor, add)
 
     def attention(
         self, query: Array, keys: Array, values: Array, heads: int, factor: float, visible: Array | None, train: bool
