@@ -19,7 +19,7 @@ from dsinga.ops.numpy.recurrent import NumpyRecurrent
 from dsinga.ops.onednn.casting import cast_contiguous
 from dsinga.ops.onednn.choices import NONE, choose
 from dsinga.ops.onednn.elementwise import Function
-from dsinga.ops.onednn.library import DST, INFERENCE, LOGISTIC, SRC, WEIGHTS, dense, engine, form_of, free, strided
+from dsinga.ops.onednn.library import DST, INFERENCE, LOGISTIC, SRC, WEIGHTS, dense, engine, form_of, free, lib, strided
 from dsinga.ops.onednn.primitive import Primitive, accepts, reorder
 from dsinga.ops.onednn.products import Product, product
 from dsinga.ops.onednn.thread import get_kernel
@@ -42,8 +42,8 @@ class PackedProduct:
             operations=2 * rows * inputs * outputs,
         )
         self.size = self.multiply.size(WEIGHTS) // dtype.itemsize
-        layout = dense(weights) if transposed else strided(weights, (1, outputs))
-        self.reorder = reorder(layout, self.multiply.layout(WEIGHTS))
+        self.layout = self.multiply.layout(WEIGHTS)
+        self.reorder = reorder(dense(weights) if transposed else strided(weights, (1, outputs)), self.layout)
 
     def pack(self, matrix: Array) -> Array:
         if self.reorder is None:
@@ -54,11 +54,19 @@ class PackedProduct:
 
 
 class Factor(NamedTuple):
-    """A matrix that multiplies many others, the row counts to pack it for, and its packed forms."""
+    """A matrix that multiplies many others, the row counts to pack it for, and its packed forms by layout."""
 
     matrix: Array
     rows: frozenset[int]
-    packed: dict[PackedProduct, Array]
+    packed: list[tuple[PackedProduct, Array]]
+
+    def packed_for(self, kernel: PackedProduct) -> Array:
+        """Return the matrix in a kernel's layout, which kernels for other row counts may share."""
+        for other, packed in self.packed:
+            if other is kernel or lib.dnnl_memory_desc_equal(other.layout, kernel.layout):
+                return packed
+        self.packed.append((kernel, kernel.pack(self.matrix)))
+        return self.packed[-1][1]
 
 
 def is_tall(a: Array, out: Array) -> bool:
@@ -92,19 +100,17 @@ class OnednnRecurrent(NumpyRecurrent):
     def factor(self, matrix: Array, rows: Sequence[int]) -> Factor:
         counts = Counter(rows) if accepts(matrix) and matrix.flags.forc else {}
         least = 1 if self.equal_rows else MIN_PRODUCTS
-        return Factor(matrix, frozenset(count for count, uses in counts.items() if uses >= least), {})
+        return Factor(matrix, frozenset(count for count, uses in counts.items() if uses >= least), [])
 
     def multiply_by(self, a: Array, factor: Any, out: Array) -> None:
-        matrix, rows, packed = factor
+        matrix, rows, _ = factor
         transposed = not matrix.flags.c_contiguous
         shape = len(a), *matrix.shape, transposed, self.factor_dtype
         kernel = get_kernel(PackedProduct, *shape) if len(a) in rows and out.flags.c_contiguous else None
         if kernel is None:
             self.multiply_into(a, matrix, out)
             return
-        if kernel not in packed:
-            packed[kernel] = kernel.pack(matrix)
-        kernel.multiply(cast_contiguous(contiguous(a), self.factor_dtype), packed[kernel], out)
+        kernel.multiply(cast_contiguous(contiguous(a), self.factor_dtype), factor.packed_for(kernel), out)
 
     def sigmoid_into(self, x: Array, out: Array) -> None:
         is_dense = x.flags.c_contiguous and out.flags.c_contiguous
