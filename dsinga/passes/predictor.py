@@ -153,6 +153,8 @@ class Predictor:
         kernels = self._by_thread.get(thread)
         if kernels is None:
             ops = processor.ops() if self._ops is None else self._ops()
+            if self._phase is not Phase.kTrain:
+                ops = ops.with_equal_rows()
             kernels = self._by_thread[thread] = ThreadKernels.open(ops, self._params, "forward passes")
         kernels.ops.enter()
         kernels.ops.set_threads(self._threads)

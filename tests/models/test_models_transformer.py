@@ -92,18 +92,23 @@ def torch_loss(params: dict[str, Any], records: dict[str, Records], smoothing: f
 
 @pytest.mark.parametrize(("tied", "smoothing"), [(True, 0.1), (False, 0.0)])
 def test_loss_and_gradients_are_pytorchs(tied: bool, smoothing: float):
-    torch = pytest.importorskip("torch")
     job = models.transformer(*WORDS, **SMALL, tie_weights=tied, label_smoothing=smoothing)
     net, rng, records = create_net(job.net, Phase.kTrain, INFOS), np.random.default_rng(1), sentences()
     values = {name: rng.normal(0, 0.5, p.shape) + (p.spec.role == "scale") for name, p in net.params.items()}
     ctx = Context(get_ops("numpy"), Phase.kTrain, Rows(0, ROWS, ROWS))
     ours, metrics = gradients(net, values, records, ctx)
-    tensors = {name: torch.tensor(value, requires_grad=True) for name, value in values.items()}
-    theirs = torch_loss(tensors, records, smoothing)
-    (theirs / ROWS).backward()
-    total, _ = metrics["loss"]
-    assert total == pytest.approx(float(theirs.detach()), rel=1e-10)
     assert ours.keys() == values.keys()
+    check_gradients(
+        ours, metrics["loss"][0] / ROWS, values, lambda params: torch_loss(params, records, smoothing) / ROWS
+    )
+
+
+def check_gradients(ours: Any, loss: float, values: Any, peer: Any) -> None:
+    """Compare a loss and its gradients with PyTorch's."""
+    tensors = {name: torch.tensor(value, requires_grad=True) for name, value in values.items()}
+    theirs = peer(tensors)
+    theirs.backward()
+    assert loss == pytest.approx(float(theirs.detach()), rel=1e-10)
     for name, gradient in ours.items():
         expected = tensors[name].grad.numpy()
         dense = gradient.dense() if hasattr(gradient, "dense") else gradient
@@ -145,14 +150,8 @@ def test_loss_and_gradients_of_residual_nets_are_pytorchs():
     values = {name: rng.normal(0, 0.3, p.shape) + (p.spec.role == "scale") for name, p in net.params.items()}
     records = records_of(net, classes=10)
     ours, metrics = gradients(net, values, records, context(net))
-    tensors = {name: torch.tensor(value, requires_grad=True) for name, value in values.items()}
-    scores = forward(torch.tensor(records["data"].data), tensors)
-    theirs = functional.cross_entropy(scores, torch.tensor(records["data"].labels))
-    theirs.backward()
-    total, count = metrics["loss"]
-    assert total / count == pytest.approx(float(theirs.detach()), rel=1e-10)
-    trained = [name for name, param in net.params.items() if param.trainable]
+    x, y = map(torch.tensor, records["data"])
+    trained = {name: ours[name] for name, param in net.params.items() if param.trainable}
     assert len(trained) == 15 * 3 + 2
-    for name in trained:
-        expected = tensors[name].grad.numpy()
-        np.testing.assert_allclose(ours[name], expected, rtol=1e-7, atol=1e-9 * np.abs(expected).max(), err_msg=name)
+    total, count = metrics["loss"]
+    check_gradients(trained, total / count, values, lambda params: functional.cross_entropy(forward(x, params), y))

@@ -30,6 +30,10 @@ class NumpyConvolution(NumpyElementwise):
         """Return a backend with the fastest small products, in which a row's bits depend on the batch."""
         return self
 
+    def with_equal_rows(self) -> Self:
+        """Return a backend for predictions in which a row's bits do not depend on the others, if there is one."""
+        return self
+
     # np.dot is called in less time than the operator @, and is quick where an operand has one column, too.
 
     def inner_product(self, x: Array, w: Array, b: Array | None, transpose: bool = False) -> Array:

@@ -216,7 +216,7 @@ def has_few_operations(rows: int, outputs: int, inputs: int) -> bool:
 class OnednnProducts(NumpyConvolution):
     """The backend's inner products: oneDNN's, or the table's replacements (choices.py)."""
 
-    fast_rounding = False
+    fast_rounding = equal_rows = False
 
     def with_fast_rounding(self) -> Self:
         """Return the backend with small products by numpy; bits depend on the number of rows."""
@@ -224,9 +224,21 @@ class OnednnProducts(NumpyConvolution):
         ops.fast_rounding = True
         return ops
 
+    def with_equal_rows(self) -> Self:
+        """Return the backend without ``sgemm``, whose bits depend on the number of rows; this one without AVX-512."""
+        if self.fast_rounding or not SGEMM.endswith("avx512_core"):
+            return self
+        ops = copy.copy(self)
+        ops.equal_rows = True
+        return ops
+
     def inner_product(self, x: Array, w: Array, b: Array | None, transpose: bool = False) -> Array:
         if not accepts(x, w, b) or (self.fast_rounding and has_few_operations(x.shape[0], *w.shape)):
             return super().inner_product(x, w, b, transpose)
+        if self.equal_rows:
+            x, w = contiguous(x), contiguous(w.T if transpose else w)
+            kernel = choose_kernel("inner_product_of_rows", TransposedProduct, x.shape[0], *w.shape)
+            return kernel(x, w, b) if kernel else super().inner_product(x, w, b)
         x, w = contiguous(x), contiguous(w)
         if not transpose:
             kernel = choose_kernel("inner_product", TransposedProduct, x.shape[0], *w.shape)

@@ -19,7 +19,7 @@ from dsinga.ops.numpy.recurrent import NumpyRecurrent
 from dsinga.ops.onednn.casting import cast_contiguous
 from dsinga.ops.onednn.choices import NONE, choose
 from dsinga.ops.onednn.elementwise import Function
-from dsinga.ops.onednn.library import DST, INFERENCE, LOGISTIC, SRC, WEIGHTS, dense, engine, form_of, free, strided
+from dsinga.ops.onednn.library import DST, INFERENCE, LOGISTIC, SRC, WEIGHTS, dense, engine, form_of, free, lib, strided
 from dsinga.ops.onednn.primitive import Primitive, accepts, reorder
 from dsinga.ops.onednn.products import Product, product
 from dsinga.ops.onednn.thread import get_kernel
@@ -42,8 +42,8 @@ class PackedProduct:
             operations=2 * rows * inputs * outputs,
         )
         self.size = self.multiply.size(WEIGHTS) // dtype.itemsize
-        layout = dense(weights) if transposed else strided(weights, (1, outputs))
-        self.reorder = reorder(layout, self.multiply.layout(WEIGHTS))
+        self.layout = self.multiply.layout(WEIGHTS)
+        self.reorder = reorder(dense(weights) if transposed else strided(weights, (1, outputs)), self.layout)
 
     def pack(self, matrix: Array) -> Array:
         if self.reorder is None:
@@ -54,11 +54,19 @@ class PackedProduct:
 
 
 class Factor(NamedTuple):
-    """A matrix that multiplies many others, the row counts to pack it for, and its packed forms."""
+    """A matrix that multiplies many others, the row counts to pack it for, and its packed forms by layout."""
 
     matrix: Array
     rows: frozenset[int]
-    packed: dict[PackedProduct, Array]
+    packed: list[tuple[PackedProduct, Array]]
+
+    def packed_for(self, kernel: PackedProduct) -> Array:
+        """Return the matrix in a kernel's layout, which kernels for other row counts may share."""
+        for other, packed in self.packed:
+            if other is kernel or lib.dnnl_memory_desc_equal(other.layout, kernel.layout):
+                return packed
+        self.packed.append((kernel, kernel.pack(self.matrix)))
+        return self.packed[-1][1]
 
 
 def is_tall(a: Array, out: Array) -> bool:
@@ -70,11 +78,17 @@ class OnednnRecurrent(NumpyRecurrent):
     """The backend's recurrent layers, with matrix products and sigmoids by oneDNN where it accepts the arrays."""
 
     factor_dtype = FLOAT32
+    equal_rows = False
 
     def multiply_into(self, a: Array, b: Array, out: Array, add: bool = False) -> None:
         if not accepts(a, b, out):
             super().multiply_into(a, b, out, add)
             return
+        if self.equal_rows:
+            kernel = get_kernel(Product, form_of(a), form_of(b), form_of(out), FLOAT32, 1.0, add)
+            if kernel is not None:
+                kernel.multiply(a, b, out)
+                return
         if add or not is_tall(a, out):
             product(a, b, out, add)
             return
@@ -85,19 +99,18 @@ class OnednnRecurrent(NumpyRecurrent):
 
     def factor(self, matrix: Array, rows: Sequence[int]) -> Factor:
         counts = Counter(rows) if accepts(matrix) and matrix.flags.forc else {}
-        return Factor(matrix, frozenset(count for count, uses in counts.items() if uses >= MIN_PRODUCTS), {})
+        least = 1 if self.equal_rows else MIN_PRODUCTS
+        return Factor(matrix, frozenset(count for count, uses in counts.items() if uses >= least), [])
 
     def multiply_by(self, a: Array, factor: Any, out: Array) -> None:
-        matrix, rows, packed = factor
+        matrix, rows, _ = factor
         transposed = not matrix.flags.c_contiguous
         shape = len(a), *matrix.shape, transposed, self.factor_dtype
         kernel = get_kernel(PackedProduct, *shape) if len(a) in rows and out.flags.c_contiguous else None
         if kernel is None:
             self.multiply_into(a, matrix, out)
             return
-        if kernel not in packed:
-            packed[kernel] = kernel.pack(matrix)
-        kernel.multiply(cast_contiguous(contiguous(a), self.factor_dtype), packed[kernel], out)
+        kernel.multiply(cast_contiguous(contiguous(a), self.factor_dtype), factor.packed_for(kernel), out)
 
     def sigmoid_into(self, x: Array, out: Array) -> None:
         is_dense = x.flags.c_contiguous and out.flags.c_contiguous
@@ -108,17 +121,28 @@ class OnednnRecurrent(NumpyRecurrent):
             super().sigmoid_into(x, out)
 
 
+def _dense_copy(x: Array) -> Array:
+    copied = buffers.empty(x.shape, dtype=x.dtype)
+    copied[...] = x
+    return copied
+
+
 class OnednnAttention(NumpyAttention):
     """The backend's attention, with float32 products by oneDNN."""
 
+    equal_rows = False
+
     def batched_product(self, a: Array, b: Array, out: Array, factor: float = 1.0, add: bool = False) -> None:
-        kernel = None
-        if accepts(a, b, out):
-            kernel = get_kernel(Product, form_of(a), form_of(b), form_of(out), FLOAT32, factor, add)
-        if kernel is None:
-            super().batched_product(a, b, out, factor, add)
-        else:
+        forms = (form_of(a), form_of(b), form_of(out)) if accepts(a, b, out) else None
+        kernel = get_kernel(Product, *forms, FLOAT32, factor, add) if forms else None
+        if kernel is not None:
             kernel.multiply(a, b, out)
+        elif forms and self.equal_rows and forms[2] != form_of(y := buffers.empty(out.shape)):
+            # The library refuses some strides, and a row of numpy's products depends on the others.
+            self.batched_product(_dense_copy(a), _dense_copy(b), y, factor)
+            out[...] = out + y if add else y
+        else:
+            super().batched_product(a, b, out, factor, add)
 
     def attention(
         self, query: Array, keys: Array, values: Array, heads: int, factor: float, visible: Array | None, train: bool

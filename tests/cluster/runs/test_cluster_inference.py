@@ -21,6 +21,8 @@ from dsinga.layers import Context, Records, Rows
 from dsinga.ops import get_ops
 from dsinga.reading.checked_job import CheckedJob
 from dsinga.training import forward, initial_values
+from tests.support.block_nets import NETS
+from tests.support.cpu_instructions import AVX512
 from tests.support.refusals import refused
 from tests.support.small_job import linear, with_topology
 
@@ -38,6 +40,22 @@ def whole(job: Job, stores: Path, params: dict[str, np.ndarray]) -> tuple[np.nda
     ctx = Context(get_ops(), Phase.kTest, Rows(0, 150, 150))
     outputs, metrics = forward(net, params, {"data": Records(*store.read(range(150)))}, ctx, ["ip"])
     return outputs["ip"].feature, metrics
+
+
+@AVX512
+@pytest.mark.parametrize("name", sorted(NETS.keys() - {"mlp", "windows"}))
+@pytest.mark.parametrize("precision", ["float32", "bf16"])
+def test_a_row_does_not_depend_on_the_rows_computed_with_it(name: str, precision: str, threads: Client) -> None:
+    model, (x, y), _ = NETS[name]()
+    model.predict(x[:1])  # for the shapes
+    layer, options = model.output_layers()[0], {"train_steps": 1, "precision": precision}
+    alone = np.concatenate([model.features(x[row : row + 1], layer) for row in range(len(x))])
+    for size in (1, 2, 9, 16, 47):
+        job = model.job(x, y, batch_size=size, **options)
+        found = predict(job, model.params, layer, data=x)
+        alone = found if precision == "bf16" and size == 1 else alone
+        np.testing.assert_array_equal(found, alone)
+    np.testing.assert_array_equal(predict(job, model.params, layer, data=x, client=threads), alone)
 
 
 @pytest.mark.parametrize("layer", ["data", "ip", "loss"])

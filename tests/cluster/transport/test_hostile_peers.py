@@ -196,20 +196,18 @@ FDS: dict[str, Callable[[], int]] = {
 @pytest.mark.parametrize("what", FDS)
 def test_a_descriptor_of_something_else_ends_the_connection(name: str, what: str, kind: int) -> None:
     body = pack([[1, "echo", []], [["|u1", [1 << 20], [0]]], [0]])
-    fd = FDS[what]()
-    with proved(name) as client:
-        before = descriptors()
-        socket.send_fds(client, [HEAD.pack(kind, 0, 1 << 20, 0, 0) + body], [fd])
-        assert ends(client)
-        wait_until(lambda: descriptors() <= before)
-    os.close(fd)
+    check_closed(name, HEAD.pack(kind, 0, 1 << 20, 0, 0) + body, [FDS[what]()])
 
 
 @pytest.mark.parametrize(
     "packet", [b"", b"x", HEAD.pack(9, 0, 0, 0, 0), HEAD.pack(MESSAGE, 7, 1 << 20, 0, 0) + b"\xc1"]
 )
 def test_descriptors_of_packets_that_are_no_messages_are_closed(name: str, packet: bytes) -> None:
-    fds = [memory(1 << 20) for _ in range(3)]
+    check_closed(name, packet, [memory(1 << 20) for _ in range(3)])
+
+
+def check_closed(name: str, packet: bytes, fds: list[int]) -> None:
+    """Send a packet with descriptors; the connection ends, and the peer closes its copies."""
     with proved(name) as client:
         before = descriptors()
         socket.send_fds(client, [packet], fds)

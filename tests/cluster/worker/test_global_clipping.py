@@ -37,8 +37,6 @@ def single() -> dict[str, np.ndarray]:
 CUTS: dict[str, tuple[dict[str, Any], dict[str, int]]] = {
     "servers": ({"nservers_per_group": 3}, {}),
     "blocks": ({"nservers_per_group": 2, "slicing": "kBlock", "block_size": 50}, {}),
-    "workers": ({"nworkers_per_group": 3, "nservers_per_group": 2}, {}),
-    "updates of workers": ({"nworkers_per_group": 2, "nservers_per_group": 2, "update": "kWorker"}, {}),
     "gathered": ({"nworkers_per_group": 2, "fullc_gather": True}, {}),
     "features": ({"nworkers_per_group": 2, "nservers_per_group": 2}, {"conv": 1, "ip": 1}),
     "mixed": ({"nworkers_per_group": 3}, {"conv": 0, "ip": 1}),
@@ -53,10 +51,13 @@ def test_the_cut_does_not_change_the_norm(cut: str, single: dict[str, np.ndarray
     assert_same(params, train_in_threads(job_of(cluster, dims)).params)
 
 
+@pytest.mark.parametrize("workers", [1, 3])
 @pytest.mark.parametrize("update", ["kServer", "kWorker"])
-def test_servers_do_not_change_the_bits(update: str, single: dict[str, np.ndarray]) -> None:
+def test_servers_and_workers_do_not_change_the_bits(update: str, workers: int, single: dict[str, np.ndarray]) -> None:
     """The squares of whole params are added without rounding, in whatever order."""
-    assert_same(train_in_threads(job_of({"nservers_per_group": 3, "update": update})).params, single)
+    job = job_of({"nworkers_per_group": workers, "nservers_per_group": 3, "update": update}, blocks=3 * (workers > 1))
+    local = dsinga.train(job.replace(cluster=None), progress=False).params if workers > 1 else single
+    assert_same(train_in_threads(job).params, local)
 
 
 def test_the_local_engine_gives_the_bits_of_a_server(single: dict[str, np.ndarray]) -> None:

@@ -69,12 +69,6 @@ def test_a_gathered_weight_is_computed_by_each_worker(stores: Path, whole: dict[
     assert_close(train_in_threads(small(stores, 2, cluster=cluster), [str(stores)]).params, whole, 1e-6)
 
 
-def test_metrics_are_those_of_the_batch(stores: Path):
-    rows = [dsinga.train(small(stores, count, disp_freq=2), progress=False).history for count in (1, 4)]
-    for metric in ("loss", "accuracy"):
-        np.testing.assert_allclose(rows[1].phase("train")[:, metric], rows[0].phase("train")[:, metric], rtol=1e-6)
-
-
 @pytest.mark.parametrize("workers", [1, 2])
 def test_a_machine_follows_the_chains_of_all_rows(stores: Path, workers: int):
     job = with_topology(loads(CHAINS, str(stores / "rbm.conf")).replace(train_steps=4), workers)

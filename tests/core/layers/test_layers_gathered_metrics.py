@@ -55,21 +55,13 @@ def test_yes_or_no_with_ties(cuts: list[int], seed: int, form: str) -> None:
     )
 
 
-@given(CUTS, SEEDS)
-def test_several_classes_one_against_the_others(cuts: list[int], seed: int) -> None:
+@given(CUTS, SEEDS, st.booleans())
+def test_several_classes_one_against_the_others_or_several_labels(cuts: list[int], seed: int, labelled: bool) -> None:
     rng = np.random.default_rng(seed)
-    scores, labels = rng.dirichlet(np.ones(4), 40), rng.permutation(40) % 4
+    scores = rng.random((40, 3)) if labelled else rng.dirichlet(np.ones(4), 40)
+    labels = rng.integers(0, 2, (40, 3)) if labelled else rng.permutation(40) % 4
     found = figures_of(scores, labels, cuts, "roc_auc", "average_precision")
     assert found["roc_auc"] == pytest.approx(measures.roc_auc_score(labels, scores, multi_class="ovr"), abs=1e-14)
-    assert found["average_precision"] == pytest.approx(measures.average_precision_score(labels, scores), abs=1e-14)
-
-
-@given(CUTS, SEEDS)
-def test_several_labels_of_a_record(cuts: list[int], seed: int) -> None:
-    rng = np.random.default_rng(seed)
-    scores, labels = rng.random((40, 3)), rng.integers(0, 2, (40, 3))
-    found = figures_of(scores, labels, cuts, "roc_auc", "average_precision")
-    assert found["roc_auc"] == pytest.approx(measures.roc_auc_score(labels, scores), abs=1e-14)
     assert found["average_precision"] == pytest.approx(measures.average_precision_score(labels, scores), abs=1e-14)
 
 

@@ -102,8 +102,8 @@ def trained(name: str, **more: Any) -> tuple[nn.Sequential, list[float]]:
 GOES_ON = ("momentum", "adam", "rmsprop", "schedule")
 
 
-@pytest.mark.parametrize("name", GOES_ON)
-def test_a_further_fit_goes_on_with_the_optimizer_as_in_keras(name: str):
+@pytest.mark.parametrize("name", [*GOES_ON, "class_weight"])
+def test_a_further_fit_goes_on_and_weights_of_classes_count_as_in_keras(name: str):
     model, losses = trained(name)
     figures = FIGURES["training"][name]
     np.testing.assert_allclose(losses, figures["loss"], **CLOSE)
@@ -122,14 +122,6 @@ def test_penalties_move_params_as_in_keras(name: str):
     for weight, figure in zip(model.get_weights(), figures["weights"], strict=True):
         np.testing.assert_allclose(weight.T, figure, **CLOSE)
     assert losses[0] < figures["loss"][0]  # Keras adds the penalty to the loss that it reports
-
-
-def test_weights_of_classes_are_as_in_keras():
-    model, losses = trained("class_weight")
-    figures = FIGURES["training"]["class_weight"]
-    for weight, figure in zip(model.get_weights(), figures["weights"], strict=True):
-        np.testing.assert_allclose(weight.T, figure, **CLOSE)
-    np.testing.assert_allclose(losses, figures["loss"], **CLOSE)
 
 
 @pytest.mark.parametrize("number", range(len(callback_cases())))

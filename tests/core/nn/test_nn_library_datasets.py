@@ -158,18 +158,14 @@ def test_each_record_is_drawn_anew_in_each_epoch_and_as_before_for_the_same_seed
     np.testing.assert_array_equal(model.predict(make()), again.predict(make()))
 
 
-@pytest.mark.parametrize("make", MAKERS)
-def test_workers_draw_as_a_process_alone(make: Any, threads: Any):
-    alone, together = trained(make(), seed=1), trained(make(), seed=1, client=threads, workers=2)
-    assert_close(together.params, alone.params, 1e-4)
+ON_CLUSTERS = [("threads", make) for make in MAKERS]
+ON_CLUSTERS += [pytest.param("processes", each, marks=pytest.mark.ci) for each in (of_torch, of_hugging_face, Batches)]
 
 
-@pytest.mark.ci
-@pytest.mark.process
-def test_worker_processes_draw_as_a_process_alone(processes: Any):
-    for make in (of_torch, of_hugging_face, Batches):
-        alone, together = trained(make(), seed=1), trained(make(), seed=1, client=processes, workers=2)
-        assert_close(together.params, alone.params, 1e-4)
+@pytest.mark.parametrize(("client", "make"), ON_CLUSTERS, indirect=["client"])
+def test_workers_draw_as_a_process_alone(make: Any, client: Any):
+    alone, together = (trained(make(), seed=1, blocks=2, client=each) for each in (None, client))
+    assert_same(together.params, alone.params)
 
 
 @pytest.mark.ci

@@ -164,6 +164,30 @@ def test_a_missing_library_is_one_clear_sentence():
     refused(lambda: library.load_library(["/nowhere/libdnnl.so.3"]), "'onednn'", "pip install onednn-cpu-gomp")
 
 
+@AVX512
+@pytest.mark.parametrize("rows", [1, 2, 9, 16, 17, 64, 257])
+def test_rows_of_predictions_do_not_depend_on_the_others(rows):
+    ops, x, w, b = onednn.with_equal_rows(), normal(300, 700), normal(40, 700), normal(40)
+    weights, own = (normal(9, 70), normal(9, 9), normal(9)), normal(1, 10, 70, 1)
+
+    def stacks(x):
+        y = np.ones((len(x), 10, 1), np.float32)
+        ops.batched_product(x.transpose(1, 0, 2)[None], own, y.transpose(1, 0, 2)[None], add=True)
+        return y
+
+    def kernels(x):
+        return [
+            ops.inner_product(x, w, b),
+            ops.inner_product(x, np.ascontiguousarray(w.T), b, transpose=True),
+            ops.tanh(x, 1.5, 0.5),
+            ops.recurrent("rnn", x.reshape(-1, 10, 70), weights, None, None, False, False)[0],
+            stacks(x.reshape(-1, 10, 70)),
+        ]
+
+    for some, every in zip(kernels(x[:rows]), kernels(x), strict=True):
+        np.testing.assert_array_equal(some, every[:rows])
+
+
 @pytest.mark.parametrize(("rows", "by_numpy"), [(64, True), (65, False)])
 def test_products_of_small_nets_are_numpys_up_to_a_limit(rows, by_numpy, monkeypatch):
     x, w, dy = normal(rows, 64), normal(64, 64), normal(rows, 64)

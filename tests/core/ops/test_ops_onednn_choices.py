@@ -50,7 +50,7 @@ def implementations(function: str, *arguments) -> set[str]:
 
 def library_names(kernel: str) -> set[str]:
     """The implementations that the library has of a kernel in the table, for the shapes above."""
-    if kernel == "inner_product":
+    if kernel in ("inner_product", "inner_product_of_rows"):
         arguments = engine, dense((40, 30)), strided((30, 20), (1, 30)), None, dense((40, 20))
         return implementations("matmul", *arguments)
     if kernel in ("inner_product_grad_w", "inner_product_grad_x"):
@@ -111,6 +111,8 @@ SMALL = (1, 3, 4, 4), (8, 3, 5, 5)
         ("inner_product", "brg:avx512_core", (67, 140, 300), None),
         ("inner_product", "brg:avx512_core", (300, 140, 130), "inner-product-of-many-rows"),
         ("inner_product", "brg:avx512_core", (64, 65, 65), "direct-product"),
+        ("inner_product_of_rows", "brg:avx512_core", (7, 2000, 2500), "direct-product-of-rows"),
+        ("inner_product_of_rows", "brg:avx512_core", (64, 2000, 2500), None),
         ("inner_product_grad_w", "sgemm:avx512_core", (64, 2000, 2500), "weight-gradient-by-blocks"),
         ("inner_product_grad_w", "sgemm:avx512_core", (7, 2000, 2500), None),
         ("inner_product_grad_w", "sgemm:avx512_core", (128, 2000, 1000), None),

@@ -27,43 +27,32 @@ def leaf(values: np.ndarray):
     return torch.tensor(values, dtype=torch.float64, requires_grad=True)
 
 
-@pytest.mark.parametrize(("channels", "size", "filters"), [(3, 32, 32), (32, 15, 32), (32, 7, 64), (20, 12, 50)])
-def test_convolutions_of_image_nets(backend: KernelBackend, channels, size, filters):
-    x, w, b = normal(1, 8, channels, size, size), normal(2, filters, channels, 5, 5), normal(3, filters)
-    leaves = leaf(x), leaf(w), leaf(b)
-    expected = F.conv2d(*leaves, stride=1, padding=2)
-    x_placed = backend.place(x, "channels last")
-    # Sums of n products of values about 1: their rounding grows as n while the sum grows as its root.
-    y = backend.run("convolution", x_placed, w, b, (1, 1), (2, 2))
-    assert_close(y, expected.detach().numpy(), backend.dtype)
-    dy = normal(4, *y.shape)
-    expected.backward(torch.tensor(dy))
-    grads = backend.run("convolution_grad", x_placed, w, backend.place(dy, "channels last"), (1, 1), (2, 2), True, True)
-    for grad, peer in zip(grads, leaves, strict=True):
-        assert_close(grad, peer.grad.numpy(), backend.dtype, scale=2 * np.abs(peer.grad.numpy()).max())
+IMAGE_NETS = [(3, 32, 32), (32, 15, 32), (32, 7, 64), (20, 12, 50)]  # channels, size, filters
 
 
 @pytest.mark.parametrize(
-    ("channels", "filters", "groups", "stride", "pad", "dilation"),
+    ("x", "w", "spacing"),
     [
-        (32, 32, 32, (2, 2), (1, 1), (1, 1)),  # MobileNet's
-        (12, 24, 12, (1, 1), (1, 2), (1, 2)),  # with two filters a channel
-        (32, 48, 8, (1, 2), (1, 0), (1, 1)),  # ResNeXt's
-        (16, 20, 1, (1, 1), (4, 4), (4, 4)),  # DeepLab's
-        (6, 9, 3, (3, 2), (0, 3), (2, 3)),
+        *(((8, n, size, size), (filters, n, 5, 5), ((1, 1), (2, 2))) for n, size, filters in IMAGE_NETS),
+        ((4, 32, 14, 13), (32, 1, 3, 3), ((2, 2), (1, 1), (1, 1), 32)),  # MobileNet's
+        ((4, 12, 14, 13), (24, 1, 3, 3), ((1, 1), (1, 2), (1, 2), 12)),  # with two filters a channel
+        ((4, 32, 14, 13), (48, 4, 3, 3), ((1, 2), (1, 0), (1, 1), 8)),  # ResNeXt's
+        ((4, 16, 14, 13), (20, 16, 3, 3), ((1, 1), (4, 4), (4, 4), 1)),  # DeepLab's
+        ((4, 6, 14, 13), (9, 2, 3, 3), ((3, 2), (0, 3), (2, 3), 3)),
     ],
 )
-def test_grouped_and_dilated_convolutions(backend: KernelBackend, channels, filters, groups, stride, pad, dilation):
-    x, w, b = normal(1, 4, channels, 14, 13), normal(2, filters, channels // groups, 3, 3), normal(3, filters)
-    leaves, spacing = (leaf(x), leaf(w), leaf(b)), (stride, pad, dilation, groups)
+def test_convolutions_of_image_nets(backend: KernelBackend, x, w, spacing):
+    kernel = "convolution" if len(spacing) == 2 else "grouped_convolution"
+    x, w, b = normal(1, *x), normal(2, *w), normal(3, w[0])
+    leaves = leaf(x), leaf(w), leaf(b)
     expected = F.conv2d(*leaves, *spacing)
     x_placed = backend.place(x, "channels last")
-    y = backend.run("grouped_convolution", x_placed, w, b, *spacing)
+    # Sums of n products of values about 1: their rounding grows as n while the sum grows as its root.
+    y = backend.run(kernel, x_placed, w, b, *spacing)
     assert_close(y, expected.detach().numpy(), backend.dtype)
     dy = normal(4, *y.shape)
     expected.backward(torch.tensor(dy))
-    placed = x_placed, w, backend.place(dy, "channels last")
-    grads = backend.run("grouped_convolution_grad", *placed, *spacing, True, True)
+    grads = backend.run(f"{kernel}_grad", x_placed, w, backend.place(dy, "channels last"), *spacing, True, True)
     for grad, peer in zip(grads, leaves, strict=True):
         assert_close(grad, peer.grad.numpy(), backend.dtype, scale=2 * np.abs(peer.grad.numpy()).max())
 

@@ -32,38 +32,32 @@ def passes(layer: Layer, params: list[Any], sources: list[Any], grad: Any = None
     return output, *layer.compute_gradient(params, sources, output, grad, needs, ctx)
 
 
-@pytest.mark.parametrize("shape", [(B, N), (B, K, N)], ids=["given to all", "own"])
-def test_a_batch_ensemble_is_that_of_the_package(shape: tuple[int, ...]):
+OF_ENSEMBLE = "kBatchEnsemble", {"num_output": OUT, "members": K}, ("weight", "r", "s", "bias")
+PACKAGE: dict[str, tuple[tuple[int, ...], str, dict[str, Any], tuple[str, ...]]] = {
+    "given to all": ((B, N), *OF_ENSEMBLE),
+    "own": ((B, K, N), *OF_ENSEMBLE),
+    "dense": ((B, K, N), "kMemberDense", {"num_output": OUT}, ("weight", "bias")),
+}
+
+
+@pytest.mark.parametrize("case", PACKAGE)
+def test_a_layer_of_members_is_that_of_the_package(case: str):
     torch, tabm = pytest.importorskip("torch"), pytest.importorskip("tabm")
-    layer = LayerCase("kBatchEnsemble", [shape], {"batchensemble_conf": {"num_output": OUT, "members": K}}).layer()
+    shape, kind, conf, names = PACKAGE[case]
+    layer = LayerCase(kind, [shape], {f"{kind[1:].lower()}_conf": conf}).layer()
     params, x, grad = [numbers(*spec.shape) for spec in layer.params], numbers(*shape), numbers(B, K, OUT)
     output, (for_x,), for_params = passes(layer, params, [x], grad)
-    peer = tabm.LinearBatchEnsemble(N, OUT, k=K, scaling_init="random-signs").double()
+    peer = tabm.LinearEnsemble(N, OUT, k=K).double()
+    if kind == "kBatchEnsemble":
+        peer = tabm.LinearBatchEnsemble(N, OUT, k=K, scaling_init="random-signs").double()
     with torch.no_grad():
-        for param, name in zip(params, ("weight", "r", "s", "bias"), strict=True):
+        for param, name in zip(params, names, strict=True):
             getattr(peer, name).copy_(torch.tensor(param))
     given = torch.tensor(x, requires_grad=True)
-    y = peer(tabm.ensemble_view(given, K, training=True))
+    y = peer(tabm.ensemble_view(given, K, training=True) if len(shape) == 2 else given)
     y.backward(torch.tensor(grad))
-    expected = [y, given.grad, peer.weight.grad, peer.r.grad, peer.s.grad, peer.bias.grad]
+    expected = [y, given.grad, *(getattr(peer, name).grad for name in names)]
     for array, tensor in zip([output.feature, for_x, *for_params], expected, strict=True):
-        np.testing.assert_allclose(array, tensor.detach().numpy(), rtol=1e-12, atol=1e-12)
-
-
-def test_dense_layers_of_members_are_those_of_the_package():
-    torch, tabm = pytest.importorskip("torch"), pytest.importorskip("tabm")
-    layer = LayerCase("kMemberDense", [(B, K, N)], {"memberdense_conf": {"num_output": OUT}}).layer()
-    (weight, bias), x, grad = [numbers(*spec.shape) for spec in layer.params], numbers(B, K, N), numbers(B, K, OUT)
-    output, (for_x,), (for_weight, for_bias) = passes(layer, [weight, bias], [x], grad)
-    peer = tabm.LinearEnsemble(N, OUT, k=K).double()
-    with torch.no_grad():
-        peer.weight.copy_(torch.tensor(weight))
-        peer.bias.copy_(torch.tensor(bias))
-    given = torch.tensor(x, requires_grad=True)
-    y = peer(given)
-    y.backward(torch.tensor(grad))
-    expected = [y, given.grad, peer.weight.grad, peer.bias.grad]
-    for array, tensor in zip([output.feature, for_x, for_weight, for_bias], expected, strict=True):
         np.testing.assert_allclose(array, tensor.detach().numpy(), rtol=1e-12, atol=1e-12)
 
 
