@@ -85,7 +85,8 @@ class GradientSums:
 
             def push(name: str, gradient: Any) -> None:
                 if isinstance(gradient, FactoredGradient):
-                    self.add(peers.worker, name, gradient)
+                    with buffers.use_bases(memory(self._users[name][0])):  # in which others add arrays, too
+                        self.add(peers.worker, name, gradient)
                     return
                 whole = whole_shape(to_host(gradient, ctx.ops), local.params[name].shape)
                 is_large = whole.nbytes >= LARGE
