@@ -19,7 +19,6 @@ from tests.core.layers.test_layers_convlstm import assert_like_torch, case_of
 from tests.core.layers.test_layers_loss import assert_other_answers_are_refused
 from tests.core.ops.test_ops_torch import (  # noqa: F401
     test_convolutions_of_image_nets,
-    test_grouped_and_dilated_convolutions,
     test_pooling_and_normalisation_of_image_nets,
     test_sums_over_many_rows_are_as_exact_as_pytorchs,
 )
