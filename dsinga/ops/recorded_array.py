@@ -7,9 +7,10 @@ recorded.
 
 from __future__ import annotations
 
+import math
 import operator
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -50,6 +51,36 @@ LARGEST = 1 << 24
 
 class Deviated(Exception):
     """Error: a batch's numbers would make Python branch unlike the recorded pass."""
+
+
+class Check:
+    """Checks that a number decides a branch in Python as it did in the recording."""
+
+    def __init__(self, array: np.ndarray, kind: Callable[[Any], Any]):
+        self.array, self._kind, self.decided = array, kind, kind(array)
+
+    def __call__(self) -> None:
+        """Raise Deviated if another number would decide differently."""
+        if self._kind(self.array) != self.decided:
+            raise Deviated
+
+    @property
+    def is_of_bytes(self) -> bool:
+        """Whether other bytes of the number always decide differently."""
+        return self.array.dtype == bool or self._kind is operator.index
+
+
+class FiniteCheck:
+    """Checks that all numbers of vectors are finite, as the sums of their squares show."""
+
+    def __init__(self, vectors: Sequence[np.ndarray]):
+        self.vectors = vectors
+
+    def __call__(self) -> None:
+        """Raise Deviated unless all numbers are finite."""
+        for vector in self.vectors:
+            if not math.isfinite(vector.dot(vector)):
+                raise Deviated
 
 
 class Recorder:
@@ -226,15 +257,9 @@ class RecordedArray(NDArrayOperatorsMixin):
 
     def _decide(self, kind: Callable[[Any], Any]) -> Any:
         """Return a number that decides a branch in Python; record a check that it stays the same."""
-        array = self.array
-        decided = kind(array)
-
-        def check() -> None:
-            if kind(array) != decided:
-                raise Deviated
-
+        check = Check(self.array, kind)
         _note(check)
-        return decided
+        return check.decided
 
     def __array__(self, *_: Any, **__: Any) -> np.ndarray:
         raise NotCapturable("it makes an array of numpy's of one that is computed in each pass")

@@ -1,9 +1,9 @@
-"""Small nets compared with PyTorch and scikit-learn: ``python -m tools.benchmarks.bench_small_net [CASE ...]``.
+"""Small nets compared with PyTorch, JAX and scikit-learn: ``python -m tools.benchmarks.bench_small_net [CASE ...]``.
 
 On one core with one thread, in turn, each library in a process of its own, in the root of the checkout: the
 microseconds of processor time of a step of :mod:`tools.benchmarks.small_nets`, and the Python functions that a step of
 dsinga calls; the milliseconds of whole runs of :mod:`tools.benchmarks.small_runs`. PyTorch is eager and compiled by
-TorchInductor. ``--before CHECKOUT`` lets the dsinga of another checkout, which has these
+TorchInductor, JAX's step is jitted. ``--before CHECKOUT`` lets the dsinga of another checkout, which has these
 benchmarks, take part. Ratios are medians of those of dsinga's to another's turn by turn.
 """
 
@@ -43,15 +43,16 @@ FORMS = {
     BEFORE: Form("numpy", "small_ours", "dsinga"),
     "PyTorch": Form("torch", "small_torch", "PyTorch"),
     "PyTorch compiled": Form("torch", "small_torch", "PyTorch compiled"),
+    "JAX": Form("jax", "small_jax", "JAX"),
 }
 RUN_FORMS = {
     OURS: FORMS[OURS]._replace(module="small_runs"),
     BEFORE: FORMS[BEFORE]._replace(module="small_runs"),
     "scikit-learn": Form("scikit-learn", "small_runs", "dsinga"),
 }
-OTHERS = ("PyTorch", "PyTorch compiled", "scikit-learn")
+OTHERS = ("PyTorch", "PyTorch compiled", "JAX", "scikit-learn")
 RUNS = ("classifier-fit", "cartpole-ppo", "cartpole-dqn")
-LIBRARIES = {"numpy": "dsinga", "torch": "pytorch", "scikit-learn": "sklearn"}  # by package
+LIBRARIES = {"numpy": "dsinga", "torch": "pytorch", "jax": "jax", "scikit-learn": "sklearn"}  # by package
 Turns = dict[str, list[dict[str, float]]]  # the figures of each turn, by form
 
 

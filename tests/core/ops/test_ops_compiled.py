@@ -2,6 +2,7 @@
 
 import logging
 import shutil
+from functools import partial
 from importlib.util import find_spec
 
 import numpy as np
@@ -11,8 +12,9 @@ from dsinga.base import buffers
 from dsinga.cluster.server.served_slice import split_update
 from dsinga.job import LRGenConf, UpdaterConf, UpdaterType
 from dsinga.ops import get_ops
-from dsinga.ops.compiled import code_files, compiler
+from dsinga.ops.compiled import code_files, compiler, joined_calls
 from dsinga.ops.layout import is_channels_last
+from dsinga.ops.recorded_array import Deviated, FiniteCheck
 from dsinga.training import create_updater
 from tests.support.refusals import refused
 
@@ -26,9 +28,9 @@ SIZE = compiler.SMALLEST + 3
 @pytest.fixture(autouse=True)
 def no_variable(monkeypatch):
     monkeypatch.delenv(compiler.VARIABLE, raising=False)
-    compiler._is_available.cache_clear()
+    compiler.is_available.cache_clear()
     yield
-    compiler._is_available.cache_clear()
+    compiler.is_available.cache_clear()
 
 
 def normal(seed, *shape, dtype=np.float32):
@@ -43,7 +45,7 @@ def computed(run, monkeypatch):
     assert compiler.is_compiled(SIZE)
     results = [run()]
     monkeypatch.setenv(compiler.VARIABLE, "0")
-    compiler._is_available.cache_clear()
+    compiler.is_available.cache_clear()
     assert not compiler.is_compiled(SIZE)
     return [*results, run()]
 
@@ -116,6 +118,42 @@ def test_a_loop_that_numba_cannot_compile_is_said(caplog):
     assert record.getMessage().startswith(
         "computing without compiled loops, since numba cannot compile them: Failed in"
     )
+
+
+TABLE, PLACES, LOST = normal(0, 65, 3, 1, 7)[:, :, 0], np.arange(64)[::-1].copy(), np.array([np.nan, np.inf, -0.0, 1])
+TABLE[5, 1, :4] = LOST
+
+
+@CODE
+@pytest.mark.parametrize(
+    ("function", "inputs", "more"),
+    [
+        *((ufunc, (TABLE[1:], TABLE[:64]), ()) for ufunc in (np.add, np.divide, np.less, np.logical_and, np.maximum)),
+        *((ufunc, (TABLE[:, 0],), ()) for ufunc in (np.sqrt, np.tanh, np.exp, np.log, np.isfinite, np.negative)),
+        *((np.multiply, (TABLE, x), ()) for x in (2.5, 3, np.float32(0.1), TABLE[0])),
+        (np.greater_equal, (PLACES, 7), ()),
+        *((np.add.reduce, (np.ascontiguousarray(x),), (axis, None)) for x in (TABLE, TABLE[6, 0]) for axis in (0, -1)),
+        *((ufunc.reduce, (TABLE.ravel(),), (None, None)) for ufunc in (np.add, np.multiply, np.maximum)),
+        (np.maximum.reduce, (TABLE[6:].reshape(59, 21),), (0, None)),
+        (np.add.reduce, (TABLE[6:].ravel(),), (None, np.float64)),
+        *((ufunc.reduce, (TABLE.ravel() > 0,), (None, None)) for ufunc in (np.add, np.logical_or)),
+        (np.ndarray.take, (TABLE.ravel(), PLACES * 30), {"mode": "clip"}),
+        *((np.ndarray.argmax, (np.ascontiguousarray(TABLE[:, k]),), {"axis": 1}) for k in (0, 1)),
+    ],
+)  # fmt: skip
+def test_joined_calls_have_the_bits_of_numpys(function, inputs, more):
+    """Their arrays are contiguous or not, and have numbers that are not finite; a failing check is made by Python."""
+    with np.errstate(all="ignore"):
+        call = partial(function, *inputs, **more) if isinstance(more, dict) else partial(function, *inputs, *more)
+        expected, finite = np.asarray(call()), FiniteCheck([np.ones(3, np.float32)])
+        out = np.empty_like(expected)
+        call = partial(call, out, False) if isinstance(more, tuple) and more else partial(call, out=out)
+        (joined,) = joined_calls.join_calls([call, finite])
+        joined()
+        assert out.tobytes() == expected.tobytes()
+    finite.vectors[0][1] = np.inf
+    with pytest.raises(Deviated):
+        joined()
 
 
 DOUBLE = "def loop(x, size):\n    for at in range(size):\n        x[at] = x[at] * np.float32(2.0)\n"

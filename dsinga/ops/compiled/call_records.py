@@ -1,0 +1,233 @@
+"""Describes recorded calls to a compiled loop: C functions, the inner loops of numpy's ufuncs, picks and checks."""
+
+from __future__ import annotations
+
+import ctypes
+import operator
+from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache, partial
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from dsinga.base.buffers import address
+from dsinga.ops.recorded_array import Check, FiniteCheck
+
+WORDS = 32  # integers of a record: a kind, a function, its 11 integers and 2 floats, how often; then OPERANDS
+TIMES, OPERANDS, STEPS, MOVES, LENGTH = 15, 16, 20, 24, 28  # places: of a ufunc, for at most four operands
+CALL, REPEAT, TAKE, PUT, LARGEST, WIDEN, COUNT, FINITE = range(8)  # kinds of records
+BUFFER = 8192  # numbers that numpy converts at a time in a sum
+_KEEPS_LOCK = 0x4  # FUNCFLAG_PYTHONAPI of ctypes
+_libc = ctypes.CDLL(None)
+_copy, _compare = (ctypes.cast(each, ctypes.c_void_p).value or 0 for each in (_libc.memcpy, _libc.memcmp))
+
+
+class _UfuncObject(ctypes.Structure):
+    """The fields of numpy's C struct PyUFuncObject after those of every object; its loops are by types."""
+
+    _fields_ = [
+        ("counts", ctypes.c_int * 4), ("functions", ctypes.POINTER(ctypes.c_void_p)),
+        ("data", ctypes.POINTER(ctypes.c_void_p)), ("types", ctypes.c_int),
+    ]  # fmt: skip
+
+
+class Record(NamedTuple):
+    """What a compiled loop reads of a call, and the arrays that must live as long."""
+
+    kind: int
+    words: dict[int, int]
+    memory: tuple[Any, ...] = ()
+
+
+def records_of(call: Callable[[], Any]) -> list[Record] | None:
+    """Describe a call by records; None if only Python can call it."""
+    try:
+        return list(_records(call))
+    except (TypeError, ValueError, LookupError, AttributeError):  # of what is not described here
+        return None
+
+
+class _Unknown(TypeError):
+    """Error: a call, or the layout of its arrays, has no record."""
+
+
+def _require(condition: Any) -> None:
+    if not condition:
+        raise _Unknown
+
+
+def _records(call: Any) -> Iterator[Record]:
+    if isinstance(call, Check):
+        _require(call.is_of_bytes)
+        expected = call.array.copy()
+        yield _function(CALL, _compare, [address(call.array), address(expected), expected.nbytes], expected)
+        return
+    if isinstance(call, FiniteCheck):
+        for vector in call.vectors:
+            _require(vector.dtype == np.float32 and vector.flags.c_contiguous)
+            yield Record(FINITE, {2: address(vector), 3: vector.size}, (vector,))
+        return
+    _require(isinstance(call, partial))
+    function, arguments, options = call.func, call.args, {**call.keywords}
+    if isinstance(out := options.get("out"), tuple):
+        (options["out"],) = out
+    ufunc = function if isinstance(function, np.ufunc) else getattr(function, "__self__", None)
+    if hasattr(function, "argtypes"):
+        yield _c_call(function, arguments)
+    elif isinstance(ufunc, np.ufunc) and function.__name__ == "reduce":
+        names = dict(zip(("axis", "dtype", "out", "keepdims"), arguments[1:], strict=False)) | options
+        _require(names.keys() <= {"axis", "dtype", "out", "keepdims"})
+        yield from _reduction(ufunc, arguments[0], names.get("axis", 0), names["out"])
+    elif isinstance(ufunc, np.ufunc):
+        _require(options.keys() <= {"out"} and function in (ufunc, ufunc.__call__))
+        yield _elementwise(ufunc, (*arguments, *options.values()))
+    elif function is operator.setitem:
+        yield _assignment(*arguments)
+    elif function is np.copyto and not options:
+        yield _copied(*arguments[:2])
+    elif getattr(function, "__name__", "") == "take":
+        yield _taken(*arguments, **options)
+    elif getattr(function, "__name__", "") == "argmax":
+        yield _argmax(*arguments, **options)
+    else:
+        raise _Unknown
+
+
+def _function(kind: int, function: int, integers: Sequence[int], *memory: Any) -> Record:
+    return Record(kind, {1: function, TIMES: 1, **dict(enumerate(integers, 2))}, memory)
+
+
+def _c_call(function: Any, arguments: tuple[Any, ...]) -> Record:
+    """Describe a call of a C function that keeps the interpreter's lock and returns a status."""
+    _require(function._flags_ & _KEEPS_LOCK)
+    floats = [each.value for each in arguments if isinstance(each, ctypes.c_float)]
+    integers = [each.value for each in arguments if not isinstance(each, ctypes.c_float)]
+    words = [ord(each) if isinstance(each, bytes) else each or 0 for each in integers]
+    record = _function(CALL, ctypes.cast(function, ctypes.c_void_p).value or 0, words, arguments)
+    _require(len(words) <= 11 and len(floats) <= 2)
+    record.words.update(enumerate(np.array(floats, np.float32).view(np.uint32).tolist(), 13))
+    return record
+
+
+@lru_cache(1024)
+def _inner_loop(ufunc: np.ufunc, signature: str) -> tuple[int, int]:
+    """Return the addresses of a ufunc's C loop for these types, such as "ff->f", and of its data."""
+    index, start = ufunc.types.index(signature), id(ufunc) + object.__basicsize__
+    fields = _UfuncObject.from_address(start)
+    _require((*fields.counts[:3], fields.types) == (ufunc.nin, ufunc.nout, ufunc.nargs, len(ufunc.types)))
+    function, data = fields.functions[index], fields.data[index] if fields.data else 0
+    _require(function)
+    return function, data or 0
+
+
+def _elementwise(ufunc: np.ufunc, operands: Sequence[Any]) -> Record:
+    """Describe a ufunc's call, whose last operand takes the result."""
+    _require(ufunc.nout == 1 and ufunc.signature is None and len(operands) == ufunc.nargs <= 4)
+    *inputs, out = operands
+    kinds = (type(each) if type(each) in (int, float) else each.dtype for each in inputs)
+    dtypes = ufunc.resolve_dtypes((*kinds, None))
+    arrays = [
+        np.array(each, dtype) if type(each) in (int, float) else np.asarray(each)
+        for each, dtype in zip(operands, dtypes, strict=True)
+    ]
+    _require(all(each.dtype == dtype and each.flags.aligned for each, dtype in zip(arrays, dtypes, strict=True)))
+    chars = [dtype.char for dtype in dtypes]
+    return _repeated(ufunc, f"{''.join(chars[:-1])}->{chars[-1]}", arrays)
+
+
+def _repeated(ufunc: np.ufunc, signature: str, arrays: Sequence[np.ndarray]) -> Record:
+    """Describe a ufunc's loop over the elements of arrays, the last of which is the result."""
+    out = arrays[-1]
+    strides = [(each if each.shape == out.shape else np.broadcast_to(each, out.shape)).strides for each in arrays]
+    for each, own in zip(arrays[:-1], strides, strict=False):
+        _require((address(each) == address(out) and own == out.strides) or not np.may_share_memory(each, out))
+    axes = [axis for axis in zip(out.shape, *strides, strict=True) if axis[0] != 1]
+    axes.sort(key=lambda axis: -abs(axis[-1]))
+    joined: list[tuple[int, ...]] = []
+    for count, *steps in axes:
+        if joined and all(before == count * step for before, step in zip(joined[-1][1:], steps, strict=True)):
+            count *= joined.pop()[0]
+        joined.append((count, *steps))
+    (times, *moves), (length, *steps) = [(1, *[0] * len(arrays))] * (2 - len(joined)) + joined  # at most two axes
+    return _loop(ufunc, signature, arrays, length, steps, times, moves)
+
+
+def _loop(
+    ufunc: np.ufunc, signature: str, arrays: Sequence[np.ndarray], length: int, steps: Sequence[int],
+    times: int = 1, moves: Sequence[int] = (), skipped: Sequence[int] = (0, 0, 0, 0),
+) -> Record:  # fmt: skip
+    """Describe ``times`` runs of a ufunc's loop, between which the operands move by ``moves`` bytes."""
+    function, data = _inner_loop(ufunc, signature)
+    words = {1: function, 5: data, TIMES: times, LENGTH: length, **dict(enumerate(steps, STEPS))}
+    words |= {OPERANDS + k: address(each) + skipped[k] for k, each in enumerate(arrays)}
+    return Record(REPEAT, words | dict(enumerate(moves, MOVES)), (ufunc, *arrays))
+
+
+def _reduction(ufunc: np.ufunc, array: np.ndarray, axis: Any, out: np.ndarray) -> Iterator[Record]:
+    """Describe a reduction in numpy's order, of all numbers or along the first or last axis."""
+    _require(type(array) is np.ndarray and array.flags.c_contiguous and out.flags.c_contiguous and array.size)
+    char, rows = out.dtype.char, array.shape[0] if array.ndim else 1
+    is_whole = axis is None or array.ndim == 1 or array.size == rows
+    _require(is_whole or axis in (0, array.ndim - 1, -1))
+    if array.dtype != out.dtype:
+        kind = {"fd": WIDEN, "?l": COUNT}[array.dtype.char + char]
+        _require(is_whole and ufunc is np.add and array.size <= BUFFER)
+        wide = np.empty(array.shape, out.dtype)
+        yield Record(kind, {2: address(array), 3: address(wide), 4: array.size}, (array, wide))
+        array = wide
+    size, signature, begun = out.itemsize, f"{char}{char}->{char}", ufunc.identity is None
+    count, width = (1, array.size) if is_whole else (rows, array.size // rows)
+    first = array if begun else np.full(out.shape, ufunc.identity, out.dtype)
+    _require(not begun or is_whole or axis == 0)
+    _require(out.size == (1 if is_whole else width if axis == 0 else array.size // array.shape[-1]))
+    yield _function(REPEAT, _copy, [address(out), address(first), out.nbytes], out, first)
+    if is_whole:
+        steps, skipped = (0, size, 0), (0, size * begun, 0)
+        yield _loop(ufunc, signature, (out, array, out), width - begun, steps, skipped=skipped)
+    elif axis == 0:
+        moves, skipped = (0, size * width, 0), (0, size * width * begun, 0)
+        yield _loop(ufunc, signature, (out, array, out), width, (size,) * 3, count - begun, moves, skipped)
+    else:
+        columns = array.shape[-1]
+        moves = (size, size * columns, size)
+        yield _loop(ufunc, signature, (out, array, out), columns, (0, size, 0), out.size, moves)
+
+
+def _copied(target: np.ndarray, source: Any) -> Record:
+    """Describe a copy between arrays of one type."""
+    source = np.asarray(source, target.dtype) if type(source) in (int, float) else np.asarray(source)
+    _require(target.dtype == source.dtype and target.dtype.char in "fdl" and target.flags.aligned)
+    return _repeated(np.positive, f"{target.dtype.char}->{target.dtype.char}", (source, target))
+
+
+def _assignment(target: np.ndarray, index: Any, value: Any) -> Record:
+    """Describe ``target[index] = value``."""
+    parts = index if isinstance(index, tuple) else (index,)
+    if all(isinstance(part, (int, slice, type(None), type(Ellipsis))) for part in parts):
+        view = target[(*parts, ...)] if Ellipsis not in parts else target[index]
+        return _copied(view, value)
+    (places,) = parts
+    _require(_is_list(target, np.float32) and _is_list(places, np.int64) and _is_list(value, np.float32))
+    _require(value.shape == places.shape)
+    words = {2: address(target), 3: address(places), 4: address(value), 5: places.size, 6: target.size}
+    return Record(PUT, words, (target, places, value))
+
+
+def _taken(source: np.ndarray, places: np.ndarray, axis: Any = None, out: Any = None, mode: str = "raise") -> Record:
+    """Describe the numbers that ``take`` picks of a list."""
+    _require(_is_list(source, np.float32) and _is_list(places, np.int64) and source.size)
+    _require(axis in (None, 0) and mode == "clip" and _is_list(out, np.float32))
+    words = {2: address(source), 3: address(places), 4: address(out), 5: places.size, 6: source.size}
+    return Record(TAKE, words, (source, places, out))
+
+
+def _argmax(table: np.ndarray, axis: Any = None, out: Any = None) -> Record:
+    """Describe the places of the largest numbers of rows."""
+    _require(table.ndim == 2 and axis in (1, -1) and table.dtype == np.float32 and table.flags.c_contiguous)
+    words = {2: address(table), 3: address(out), 4: table.shape[0], 5: table.shape[1]}
+    _require(_is_list(out, np.int64) and table.size)
+    return Record(LARGEST, words, (table, out))
+
+
+def _is_list(array: Any, dtype: Any) -> bool:
+    return type(array) is np.ndarray and array.ndim == 1 and array.dtype == dtype and array.flags.c_contiguous
