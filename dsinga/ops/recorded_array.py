@@ -317,7 +317,7 @@ def _call(function: Callable[..., Any], arguments: Any, options: Any) -> Any:
         elif name in COPIES:
             _note(partial(np.copyto, made[0], given[0], "unsafe"))
         elif name != "empty_like":
-            _note(lambda: _store(made, function(*given, **named)))
+            _note(partial(store_result, made, partial(function, *given, **named)))
     return recorded[0] if is_one else type(result)(recorded) if type(result) in (tuple, list) else tuple(recorded)
 
 
@@ -357,7 +357,9 @@ def _prepared(ufunc: Any, inputs: tuple[Any, ...], k: int, out: tuple[Any, ...])
     return value.reshape(result.shape) if is_longer and ufunc.signature is None else value
 
 
-def _store(arrays: Iterable[np.ndarray], result: Any) -> None:
+def store_result(arrays: Iterable[np.ndarray], call: Callable[[], Any]) -> None:
+    """Copy what a call returns to arrays; raise Deviated if it has another shape."""
+    result = call()
     for array, new in zip(arrays, result if isinstance(result, (tuple, list)) else (result,), strict=True):
         if array.shape != getattr(new, "shape", ()):
             raise Deviated

@@ -11,11 +11,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dsinga.base.buffers import address
-from dsinga.ops.recorded_array import Check, FiniteCheck
+from dsinga.ops.recorded_array import Check, FiniteCheck, store_result
 
 WORDS = 32  # integers of a record: a kind, a function, its 11 integers and 2 floats, how often; then OPERANDS
 TIMES, OPERANDS, STEPS, MOVES, LENGTH = 15, 16, 20, 24, 28  # places: of a ufunc, for at most four operands
-CALL, REPEAT, TAKE, PUT, LARGEST, WIDEN, COUNT, FINITE = range(8)  # kinds of records
+CALL, REPEAT, TAKE, PUT, PICK, LARGEST, WIDEN, COUNT, FINITE = range(9)  # kinds of records
 BUFFER = 8192  # numbers that numpy converts at a time in a sum
 _KEEPS_LOCK = 0x4  # FUNCFLAG_PYTHONAPI of ctypes
 _libc = ctypes.CDLL(None)
@@ -85,6 +85,10 @@ def _records(call: Any) -> Iterator[Record]:
         yield _assignment(*arguments)
     elif function is np.copyto and not options:
         yield _copied(*arguments[:2])
+    elif function is store_result:
+        (result,), made = arguments
+        _require(made.func is operator.getitem)
+        yield _at_places(PICK, *made.args, result)
     elif getattr(function, "__name__", "") == "take":
         yield _taken(*arguments, **options)
     elif getattr(function, "__name__", "") == "argmax":
@@ -206,11 +210,21 @@ def _assignment(target: np.ndarray, index: Any, value: Any) -> Record:
     if all(isinstance(part, (int, slice, type(None), type(Ellipsis))) for part in parts):
         view = target[(*parts, ...)] if Ellipsis not in parts else target[index]
         return _copied(view, value)
-    (places,) = parts
-    _require(_is_list(target, np.float32) and _is_list(places, np.int64) and _is_list(value, np.float32))
-    _require(value.shape == places.shape)
-    words = {2: address(target), 3: address(places), 4: address(value), 5: places.size, 6: target.size}
-    return Record(PUT, words, (target, places, value))
+    return _at_places(PUT, target, parts, value)
+
+
+def _at_places(kind: int, table: np.ndarray, places: Sequence[Any], numbers: np.ndarray) -> Record:
+    """Describe how numbers are put into a list at places or a table at rows and columns, or are picked."""
+    if len(places) == 1:
+        _require(table.ndim == 1)
+        table, places = table[np.newaxis], [np.zeros(len(places[0]), np.int64), *places]
+    rows, columns = places
+    _require(table.ndim == 2 and table.dtype == np.float32 and table.flags.c_contiguous)
+    _require(_is_list(rows, np.int64) and _is_list(columns, np.int64) and _is_list(numbers, np.float32))
+    _require(rows.shape == columns.shape == numbers.shape)
+    sizes = rows.size, *table.shape
+    words = dict(enumerate([*map(address, (table, rows, columns, numbers)), *sizes], 2))
+    return Record(kind, words, (table, rows, columns, numbers))
 
 
 def _taken(source: np.ndarray, places: np.ndarray, axis: Any = None, out: Any = None, mode: str = "raise") -> Record:

@@ -37,13 +37,17 @@ def loop(records, count, done):
             for j in range(records[r + 5]):
                 place = places[j] if places[j] >= 0 else 0
                 result[j] = source[place if place < records[r + 6] else records[r + 6] - 1]
-        elif kind == 3:
-            target, places, values = floats(records[r + 2]), integers(records[r + 3]), floats(records[r + 4])
-            for j in range(records[r + 5]):
-                if places[j] < 0 or places[j] >= records[r + 6]:
+        elif kind == 3 or kind == 4:
+            table, numbers, width = floats(records[r + 2]), floats(records[r + 5]), records[r + 8]
+            rows, columns = integers(records[r + 3]), integers(records[r + 4])
+            for j in range(records[r + 6]):
+                if rows[j] < 0 or rows[j] >= records[r + 7] or columns[j] < 0 or columns[j] >= width:
                     return
-                target[places[j]] = values[j]
-        elif kind == 4:
+                if kind == 3:
+                    table[rows[j] * width + columns[j]] = numbers[j]
+                else:
+                    numbers[j] = table[rows[j] * width + columns[j]]
+        elif kind == 5:
             table, result, width = floats(records[r + 2]), integers(records[r + 3]), records[r + 5]
             for j in range(records[r + 4]):
                 best = 0
@@ -52,11 +56,11 @@ def loop(records, count, done):
                     if largest == largest and not number <= largest:
                         best = i
                     result[j] = best
-        elif kind == 5:
+        elif kind == 6:
             narrow, wide = floats(records[r + 2]), doubles(records[r + 3])
             for j in range(records[r + 4]):
                 wide[j] = narrow[j]
-        elif kind == 6:
+        elif kind == 7:
             flags, wide = bytes_at(records[r + 2]), integers(records[r + 3])
             for j in range(records[r + 4]):
                 wide[j] = flags[j]
@@ -127,5 +131,6 @@ def join_calls(calls: list[Call]) -> list[Call]:
     joined: list[Call] = []
     for is_native, group in groupby(described, lambda each: each[1] is not None):
         run: Any = list(group)
-        joined += [JoinedCalls(loop, run)] if is_native and len(run) > 1 else [call for call, _ in run]
+        is_long = is_native and sum(len(records) for _, records in run) > 1
+        joined += [JoinedCalls(loop, run)] if is_long else [call for call, _ in run]
     return joined

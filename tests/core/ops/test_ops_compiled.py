@@ -1,6 +1,7 @@
 """Loops compiled by numba have the bits of the kernels and of the updaters' formulas that they replace."""
 
 import logging
+import operator
 import shutil
 from functools import partial
 from importlib.util import find_spec
@@ -14,7 +15,7 @@ from dsinga.job import LRGenConf, UpdaterConf, UpdaterType
 from dsinga.ops import get_ops
 from dsinga.ops.compiled import code_files, compiler, joined_calls
 from dsinga.ops.layout import is_channels_last
-from dsinga.ops.recorded_array import Deviated, FiniteCheck
+from dsinga.ops.recorded_array import Deviated, FiniteCheck, store_result
 from dsinga.training import create_updater
 from tests.support.refusals import refused
 
@@ -120,37 +121,53 @@ def test_a_loop_that_numba_cannot_compile_is_said(caplog):
     )
 
 
-TABLE, PLACES, LOST = normal(0, 65, 3, 1, 7)[:, :, 0], np.arange(64)[::-1].copy(), np.array([np.nan, np.inf, -0.0, 1])
-TABLE[5, 1, :4] = LOST
+def ufunc(function, *inputs):
+    return lambda out: partial(function, *inputs, out=(out,))
+
+
+def reduction(function, *arguments):
+    return lambda out: partial(function.reduce, *arguments, out, False)
+
+
+TABLE, PLACES = np.ascontiguousarray(normal(0, 65, 3, 1, 7)[:, :, 0]), np.arange(64)[::-1].copy()
+TABLE[5, 1, :4] = np.nan, np.inf, -0.0, 1
+ROWS, LIST, SIGNS = TABLE[6:].reshape(59, 21), TABLE.ravel(), TABLE.ravel() > 0
+CALLS = {  # by the shape and type of the result
+    ((64, 3, 7), "f"): [ufunc(each, TABLE[1:], TABLE[:64]) for each in (np.add, np.divide, np.maximum)],
+    ((64, 3, 7), "?"): [ufunc(each, TABLE[1:], TABLE[:64]) for each in (np.less, np.logical_and)],
+    ((65, 7), "f"): [ufunc(each, TABLE[:, 0]) for each in (np.sqrt, np.tanh, np.exp, np.log, np.negative)],
+    ((65, 3, 7), "f"): [ufunc(np.multiply, TABLE, each) for each in (2.5, 3, np.float32(0.1), TABLE[0])],
+    ((64,), "?"): [ufunc(np.greater_equal, PLACES, 7), ufunc(np.isfinite, LIST[70:134])],
+    ((21,), "f"): [reduction(each, ROWS, 0, None) for each in (np.add, np.maximum)],
+    ((59,), "f"): [reduction(np.add, ROWS, -1, None)],
+    ((), "f"): [reduction(each, x, None, None) for each in (np.add, np.maximum) for x in (ROWS, LIST, LIST[:9])],
+    ((), "d"): [reduction(np.add, each, None, np.float64) for each in (ROWS, LIST)],
+    ((), "l"): [reduction(np.add, SIGNS, None, None)],
+    ((), "?"): [reduction(np.logical_or, SIGNS, None, None)],
+    ((59,), "l"): [lambda out: partial(np.ndarray.argmax, ROWS, axis=1, out=out)],
+    ((65,), "l"): [lambda out: partial(np.ndarray.argmax, LIST.reshape(65, 21), axis=1, out=out)],
+    ((64,), "f"): [
+        lambda out: partial(np.ndarray.take, LIST, PLACES * 30, mode="clip", out=out),
+        lambda out: partial(store_result, [out], partial(operator.getitem, ROWS, (PLACES % 59, PLACES % 21))),
+    ],
+    ((60, 64), "f"): [lambda out: partial(operator.setitem, out, (PLACES % 60, PLACES), LIST[:64])],
+    ((64, 3), "f"): [
+        lambda out: partial(operator.setitem, out, (slice(None), 1), 2.5),
+        lambda out: partial(np.copyto, out, TABLE[1:, :, 2]),
+    ],
+}
 
 
 @CODE
-@pytest.mark.parametrize(
-    ("function", "inputs", "more"),
-    [
-        *((ufunc, (TABLE[1:], TABLE[:64]), ()) for ufunc in (np.add, np.divide, np.less, np.logical_and, np.maximum)),
-        *((ufunc, (TABLE[:, 0],), ()) for ufunc in (np.sqrt, np.tanh, np.exp, np.log, np.isfinite, np.negative)),
-        *((np.multiply, (TABLE, x), ()) for x in (2.5, 3, np.float32(0.1), TABLE[0])),
-        (np.greater_equal, (PLACES, 7), ()),
-        *((np.add.reduce, (np.ascontiguousarray(x),), (axis, None)) for x in (TABLE, TABLE[6, 0]) for axis in (0, -1)),
-        *((ufunc.reduce, (TABLE.ravel(),), (None, None)) for ufunc in (np.add, np.multiply, np.maximum)),
-        (np.maximum.reduce, (TABLE[6:].reshape(59, 21),), (0, None)),
-        (np.add.reduce, (TABLE[6:].ravel(),), (None, np.float64)),
-        *((ufunc.reduce, (TABLE.ravel() > 0,), (None, None)) for ufunc in (np.add, np.logical_or)),
-        (np.ndarray.take, (TABLE.ravel(), PLACES * 30), {"mode": "clip"}),
-        *((np.ndarray.argmax, (np.ascontiguousarray(TABLE[:, k]),), {"axis": 1}) for k in (0, 1)),
-    ],
-)  # fmt: skip
-def test_joined_calls_have_the_bits_of_numpys(function, inputs, more):
+@pytest.mark.parametrize(("form", "call"), [(form, call) for form, calls in CALLS.items() for call in calls])
+def test_joined_calls_have_the_bits_of_numpys(form, call):
     """Their arrays are contiguous or not, and have numbers that are not finite; a failing check is made by Python."""
+    results, finite = [np.zeros(*form) for _ in range(2)], FiniteCheck([np.ones(3, np.float32)])
+    (joined,) = joined_calls.join_calls([call(results[0]), finite])
     with np.errstate(all="ignore"):
-        call = partial(function, *inputs, **more) if isinstance(more, dict) else partial(function, *inputs, *more)
-        expected, finite = np.asarray(call()), FiniteCheck([np.ones(3, np.float32)])
-        out = np.empty_like(expected)
-        call = partial(call, out, False) if isinstance(more, tuple) and more else partial(call, out=out)
-        (joined,) = joined_calls.join_calls([call, finite])
         joined()
-        assert out.tobytes() == expected.tobytes()
+        call(results[1])()
+    assert results[0].tobytes() == results[1].tobytes() != np.zeros(*form).tobytes()
     finite.vectors[0][1] = np.inf
     with pytest.raises(Deviated):
         joined()
