@@ -57,7 +57,7 @@ class HostPass:
         before, after = [[x.ravel(order="K") for x in each if x.dtype.kind == "f"] for each in (inputs, arrays)]
         calls = self._recorder.calls
         if before:
-            calls.insert(0, FiniteCheck(before))
+            calls.insert(int(self._recorder.calls_library), FiniteCheck(before))
         if after:
             calls.append(FiniteCheck(after))
         if results:

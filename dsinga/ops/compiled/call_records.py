@@ -16,6 +16,7 @@ from dsinga.ops.recorded_array import Check, FiniteCheck, store_result
 WORDS = 32  # integers of a record: a kind, a function, its 11 integers and 2 floats, how often; then OPERANDS
 TIMES, OPERANDS, STEPS, MOVES, LENGTH = 15, 16, 20, 24, 28  # places: of a ufunc, for at most four operands
 CALL, REPEAT, TAKE, PUT, PICK, LARGEST, WIDEN, COUNT, FINITE = range(9)  # kinds of records
+LARGEST_PRODUCT = 1 << 19  # multiplications; a product of more is worth the lock, and threads of BLAS
 BUFFER = 8192  # numbers that numpy converts at a time in a sum
 _KEEPS_LOCK = 0x4  # FUNCFLAG_PYTHONAPI of ctypes
 _libc = ctypes.CDLL(None)
@@ -78,6 +79,8 @@ def _records(call: Any) -> Iterator[Record]:
         names = dict(zip(("axis", "dtype", "out", "keepdims"), arguments[1:], strict=False)) | options
         _require(names.keys() <= {"axis", "dtype", "out", "keepdims"})
         yield from _reduction(ufunc, arguments[0], names.get("axis", 0), names["out"])
+    elif function in (np.dot, np.matmul):
+        yield _product(*arguments, **options)
     elif isinstance(ufunc, np.ufunc):
         _require(options.keys() <= {"out"} and function in (ufunc, ufunc.__call__))
         yield _elementwise(ufunc, (*arguments, *options.values()))
@@ -87,8 +90,8 @@ def _records(call: Any) -> Iterator[Record]:
         yield _copied(*arguments[:2])
     elif function is store_result:
         (result,), made = arguments
-        _require(made.func is operator.getitem)
-        yield _at_places(PICK, *made.args, result)
+        _require(made.func in (operator.getitem, np.zeros_like))
+        yield _copied(result, 0) if made.func is np.zeros_like else _at_places(PICK, *made.args, result)
     elif getattr(function, "__name__", "") == "take":
         yield _taken(*arguments, **options)
     elif getattr(function, "__name__", "") == "argmax":
@@ -137,6 +140,18 @@ def _elementwise(ufunc: np.ufunc, operands: Sequence[Any]) -> Record:
     _require(all(each.dtype == dtype and each.flags.aligned for each, dtype in zip(arrays, dtypes, strict=True)))
     chars = [dtype.char for dtype in dtypes]
     return _repeated(ufunc, f"{''.join(chars[:-1])}->{chars[-1]}", arrays)
+
+
+def _product(a: np.ndarray, b: np.ndarray, out: np.ndarray) -> Record:
+    """Describe a small product of matrices, by the loop of ``matmul``, which has the bits of ``dot``."""
+    _require(all(each.ndim == 2 and each.dtype == np.float32 and each.flags.aligned for each in (a, b, out)))
+    _require(out.size * a.shape[1] <= LARGEST_PRODUCT)
+    _require(not np.may_share_memory(a, out) and not np.may_share_memory(b, out))
+    function, data = _inner_loop(np.matmul, "ff->f")
+    operands, sizes = np.array([address(each) for each in (a, b, out)]), np.array([1, *a.shape, b.shape[1]])
+    steps = np.array([0, 0, 0, *a.strides, *b.strides, *out.strides])
+    arrays = operands, sizes, steps
+    return _function(REPEAT, function, [*map(address, arrays), data], *arrays, a, b, out)
 
 
 def _repeated(ufunc: np.ufunc, signature: str, arrays: Sequence[np.ndarray]) -> Record:

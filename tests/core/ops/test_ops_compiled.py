@@ -148,9 +148,13 @@ CALLS = {  # by the shape and type of the result
     ((65,), "l"): [lambda out: partial(np.ndarray.argmax, LIST.reshape(65, 21), axis=1, out=out)],
     ((64,), "f"): [
         lambda out: partial(np.ndarray.take, LIST, PLACES * 30, mode="clip", out=out),
+        lambda out: partial(store_result, [out], partial(np.zeros_like, LIST[:64])),
         lambda out: partial(store_result, [out], partial(operator.getitem, ROWS, (PLACES % 59, PLACES % 21))),
     ],
     ((60, 64), "f"): [lambda out: partial(operator.setitem, out, (PLACES % 60, PLACES), LIST[:64])],
+    ((21, 7), "f"): [
+        lambda out, each=each: partial(each, ROWS.T, TABLE[6:, 0], out=out) for each in (np.dot, np.matmul)
+    ],
     ((64, 3), "f"): [
         lambda out: partial(operator.setitem, out, (slice(None), 1), 2.5),
         lambda out: partial(np.copyto, out, TABLE[1:, :, 2]),
@@ -162,12 +166,12 @@ CALLS = {  # by the shape and type of the result
 @pytest.mark.parametrize(("form", "call"), [(form, call) for form, calls in CALLS.items() for call in calls])
 def test_joined_calls_have_the_bits_of_numpys(form, call):
     """Their arrays are contiguous or not, and have numbers that are not finite; a failing check is made by Python."""
-    results, finite = [np.zeros(*form) for _ in range(2)], FiniteCheck([np.ones(3, np.float32)])
+    results, finite = [np.full(form[0], 2, form[1]) for _ in range(2)], FiniteCheck([np.ones(3, np.float32)])
     (joined,) = joined_calls.join_calls([call(results[0]), finite])
     with np.errstate(all="ignore"):
         joined()
         call(results[1])()
-    assert results[0].tobytes() == results[1].tobytes() != np.zeros(*form).tobytes()
+    assert results[0].tobytes() == results[1].tobytes()
     finite.vectors[0][1] = np.inf
     with pytest.raises(Deviated):
         joined()
