@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import operator
 from collections.abc import Callable, Iterator, Sequence
-from functools import lru_cache, partial
+from functools import cache, lru_cache, partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,8 +19,7 @@ CALL, REPEAT, TAKE, PUT, PICK, LARGEST, WIDEN, COUNT, FINITE = range(9)  # kinds
 LARGEST_PRODUCT = 1 << 19  # multiplications; a product of more is worth the lock, and threads of BLAS
 BUFFER = 8192  # numbers that numpy converts at a time in a sum
 _KEEPS_LOCK = 0x4  # FUNCFLAG_PYTHONAPI of ctypes
-_libc = ctypes.CDLL(None)
-_copy, _compare = (ctypes.cast(each, ctypes.c_void_p).value or 0 for each in (_libc.memcpy, _libc.memcmp))
+SUMMED = [np.dtype(kind) for kind in (np.float32, np.float64, np.int64, bool)]
 
 
 class _UfuncObject(ctypes.Structure):
@@ -32,7 +31,7 @@ class _UfuncObject(ctypes.Structure):
     ]  # fmt: skip
 
 
-class Record(NamedTuple):
+class CallRecord(NamedTuple):
     """What a compiled loop reads of a call, and the arrays that must live as long."""
 
     kind: int
@@ -40,7 +39,7 @@ class Record(NamedTuple):
     memory: tuple[Any, ...] = ()
 
 
-def records_of(call: Callable[[], Any]) -> list[Record] | None:
+def records_of(call: Callable[[], Any]) -> list[CallRecord] | None:
     """Describe a call by records; None if only Python can call it."""
     try:
         return list(_records(call))
@@ -57,16 +56,16 @@ def _require(condition: Any) -> None:
         raise _Unknown
 
 
-def _records(call: Any) -> Iterator[Record]:
+def _records(call: Any) -> Iterator[CallRecord]:
     if isinstance(call, Check):
         _require(call.is_of_bytes)
         expected = call.array.copy()
-        yield _function(CALL, _compare, [address(call.array), address(expected), expected.nbytes], expected)
+        yield _function(CALL, _libc("memcmp"), [address(call.array), address(expected), expected.nbytes], expected)
         return
     if isinstance(call, FiniteCheck):
         for vector in call.vectors:
             _require(vector.dtype == np.float32 and vector.flags.c_contiguous)
-            yield Record(FINITE, {2: address(vector), 3: vector.size}, (vector,))
+            yield CallRecord(FINITE, {2: address(vector), 3: vector.size}, (vector,))
         return
     _require(isinstance(call, partial))
     function, arguments, options = call.func, call.args, {**call.keywords}
@@ -90,8 +89,12 @@ def _records(call: Any) -> Iterator[Record]:
         yield _copied(*arguments[:2])
     elif function is store_result:
         (result,), made = arguments
-        _require(made.func in (operator.getitem, np.zeros_like))
-        yield _copied(result, 0) if made.func is np.zeros_like else _at_places(PICK, *made.args, result)
+        if made.func is np.zeros_like:
+            yield _copied(result, 0)
+        else:
+            _require(made.func is operator.getitem)
+            table, places = made.args
+            yield _at_places(PICK, table, places, result)
     elif getattr(function, "__name__", "") == "take":
         yield _taken(*arguments, **options)
     elif getattr(function, "__name__", "") == "argmax":
@@ -100,11 +103,17 @@ def _records(call: Any) -> Iterator[Record]:
         raise _Unknown
 
 
-def _function(kind: int, function: int, integers: Sequence[int], *memory: Any) -> Record:
-    return Record(kind, {1: function, TIMES: 1, **dict(enumerate(integers, 2))}, memory)
+@cache
+def _libc(name: str) -> int:
+    """Return the address of a function of the C library."""
+    return ctypes.cast(getattr(ctypes.CDLL(None), name), ctypes.c_void_p).value or 0
 
 
-def _c_call(function: Any, arguments: tuple[Any, ...]) -> Record:
+def _function(kind: int, function: int, integers: Sequence[int], *memory: Any) -> CallRecord:
+    return CallRecord(kind, {1: function, TIMES: 1, **dict(enumerate(integers, 2))}, memory)
+
+
+def _c_call(function: Any, arguments: tuple[Any, ...]) -> CallRecord:
     """Describe a call of a C function that keeps the interpreter's lock and returns a status."""
     _require(function._flags_ & _KEEPS_LOCK)
     floats = [each.value for each in arguments if isinstance(each, ctypes.c_float)]
@@ -127,7 +136,7 @@ def _inner_loop(ufunc: np.ufunc, signature: str) -> tuple[int, int]:
     return function, data or 0
 
 
-def _elementwise(ufunc: np.ufunc, operands: Sequence[Any]) -> Record:
+def _elementwise(ufunc: np.ufunc, operands: Sequence[Any]) -> CallRecord:
     """Describe a ufunc's call, whose last operand takes the result."""
     _require(ufunc.nout == 1 and ufunc.signature is None and len(operands) == ufunc.nargs <= 4)
     *inputs, out = operands
@@ -142,7 +151,7 @@ def _elementwise(ufunc: np.ufunc, operands: Sequence[Any]) -> Record:
     return _repeated(ufunc, f"{''.join(chars[:-1])}->{chars[-1]}", arrays)
 
 
-def _product(a: np.ndarray, b: np.ndarray, out: np.ndarray) -> Record:
+def _product(a: np.ndarray, b: np.ndarray, out: np.ndarray) -> CallRecord:
     """Describe a small product of matrices, by the loop of ``matmul``, which has the bits of ``dot``."""
     _require(all(each.ndim == 2 and each.dtype == np.float32 and each.flags.aligned for each in (a, b, out)))
     _require(out.size * a.shape[1] <= LARGEST_PRODUCT)
@@ -154,7 +163,7 @@ def _product(a: np.ndarray, b: np.ndarray, out: np.ndarray) -> Record:
     return _function(REPEAT, function, [*map(address, arrays), data], *arrays, a, b, out)
 
 
-def _repeated(ufunc: np.ufunc, signature: str, arrays: Sequence[np.ndarray]) -> Record:
+def _repeated(ufunc: np.ufunc, signature: str, arrays: Sequence[np.ndarray]) -> CallRecord:
     """Describe a ufunc's loop over the elements of arrays, the last of which is the result."""
     out = arrays[-1]
     strides = [(each if each.shape == out.shape else np.broadcast_to(each, out.shape)).strides for each in arrays]
@@ -174,17 +183,18 @@ def _repeated(ufunc: np.ufunc, signature: str, arrays: Sequence[np.ndarray]) -> 
 def _loop(
     ufunc: np.ufunc, signature: str, arrays: Sequence[np.ndarray], length: int, steps: Sequence[int],
     times: int = 1, moves: Sequence[int] = (), skipped: Sequence[int] = (0, 0, 0, 0),
-) -> Record:  # fmt: skip
+) -> CallRecord:  # fmt: skip
     """Describe ``times`` runs of a ufunc's loop, between which the operands move by ``moves`` bytes."""
     function, data = _inner_loop(ufunc, signature)
     words = {1: function, 5: data, TIMES: times, LENGTH: length, **dict(enumerate(steps, STEPS))}
     words |= {OPERANDS + k: address(each) + skipped[k] for k, each in enumerate(arrays)}
-    return Record(REPEAT, words | dict(enumerate(moves, MOVES)), (ufunc, *arrays))
+    return CallRecord(REPEAT, words | dict(enumerate(moves, MOVES)), (ufunc, *arrays))
 
 
-def _reduction(ufunc: np.ufunc, array: np.ndarray, axis: Any, out: np.ndarray) -> Iterator[Record]:
+def _reduction(ufunc: np.ufunc, array: np.ndarray, axis: Any, out: np.ndarray) -> Iterator[CallRecord]:
     """Describe a reduction in numpy's order, of all numbers or along the first or last axis."""
     _require(type(array) is np.ndarray and array.flags.c_contiguous and out.flags.c_contiguous and array.size)
+    _require(out.dtype in SUMMED)
     char, rows = out.dtype.char, array.shape[0] if array.ndim else 1
     is_whole = axis is None or array.ndim == 1 or array.size == rows
     _require(is_whole or axis in (0, array.ndim - 1, -1))
@@ -192,14 +202,14 @@ def _reduction(ufunc: np.ufunc, array: np.ndarray, axis: Any, out: np.ndarray) -
         kind = {"fd": WIDEN, "?l": COUNT}[array.dtype.char + char]
         _require(is_whole and ufunc is np.add and array.size <= BUFFER)
         wide = np.empty(array.shape, out.dtype)
-        yield Record(kind, {2: address(array), 3: address(wide), 4: array.size}, (array, wide))
+        yield CallRecord(kind, {2: address(array), 3: address(wide), 4: array.size}, (array, wide))
         array = wide
     size, signature, begun = out.itemsize, f"{char}{char}->{char}", ufunc.identity is None
     count, width = (1, array.size) if is_whole else (rows, array.size // rows)
     first = array if begun else np.full(out.shape, ufunc.identity, out.dtype)
     _require(not begun or is_whole or axis == 0)
     _require(out.size == (1 if is_whole else width if axis == 0 else array.size // array.shape[-1]))
-    yield _function(REPEAT, _copy, [address(out), address(first), out.nbytes], out, first)
+    yield _function(REPEAT, _libc("memcpy"), [address(out), address(first), out.nbytes], out, first)
     if is_whole:
         steps, skipped = (0, size, 0), (0, size * begun, 0)
         yield _loop(ufunc, signature, (out, array, out), width - begun, steps, skipped=skipped)
@@ -212,14 +222,14 @@ def _reduction(ufunc: np.ufunc, array: np.ndarray, axis: Any, out: np.ndarray) -
         yield _loop(ufunc, signature, (out, array, out), columns, (0, size, 0), out.size, moves)
 
 
-def _copied(target: np.ndarray, source: Any) -> Record:
+def _copied(target: np.ndarray, source: Any) -> CallRecord:
     """Describe a copy between arrays of one type."""
     source = np.asarray(source, target.dtype) if type(source) in (int, float) else np.asarray(source)
     _require(target.dtype == source.dtype and target.dtype.char in "fdl" and target.flags.aligned)
     return _repeated(np.positive, f"{target.dtype.char}->{target.dtype.char}", (source, target))
 
 
-def _assignment(target: np.ndarray, index: Any, value: Any) -> Record:
+def _assignment(target: np.ndarray, index: Any, value: Any) -> CallRecord:
     """Describe ``target[index] = value``."""
     parts = index if isinstance(index, tuple) else (index,)
     if all(isinstance(part, (int, slice, type(None), type(Ellipsis))) for part in parts):
@@ -228,7 +238,7 @@ def _assignment(target: np.ndarray, index: Any, value: Any) -> Record:
     return _at_places(PUT, target, parts, value)
 
 
-def _at_places(kind: int, table: np.ndarray, places: Sequence[Any], numbers: np.ndarray) -> Record:
+def _at_places(kind: int, table: np.ndarray, places: Sequence[Any], numbers: np.ndarray) -> CallRecord:
     """Describe how numbers are put into a list at places or a table at rows and columns, or are picked."""
     if len(places) == 1:
         _require(table.ndim == 1)
@@ -239,23 +249,25 @@ def _at_places(kind: int, table: np.ndarray, places: Sequence[Any], numbers: np.
     _require(rows.shape == columns.shape == numbers.shape)
     sizes = rows.size, *table.shape
     words = dict(enumerate([*map(address, (table, rows, columns, numbers)), *sizes], 2))
-    return Record(kind, words, (table, rows, columns, numbers))
+    return CallRecord(kind, words, (table, rows, columns, numbers))
 
 
-def _taken(source: np.ndarray, places: np.ndarray, axis: Any = None, out: Any = None, mode: str = "raise") -> Record:
+def _taken(
+    source: np.ndarray, places: np.ndarray, axis: Any = None, out: Any = None, mode: str = "raise"
+) -> CallRecord:
     """Describe the numbers that ``take`` picks of a list."""
     _require(_is_list(source, np.float32) and _is_list(places, np.int64) and source.size)
     _require(axis in (None, 0) and mode == "clip" and _is_list(out, np.float32))
     words = {2: address(source), 3: address(places), 4: address(out), 5: places.size, 6: source.size}
-    return Record(TAKE, words, (source, places, out))
+    return CallRecord(TAKE, words, (source, places, out))
 
 
-def _argmax(table: np.ndarray, axis: Any = None, out: Any = None) -> Record:
+def _argmax(table: np.ndarray, axis: Any = None, out: Any = None) -> CallRecord:
     """Describe the places of the largest numbers of rows."""
     _require(table.ndim == 2 and axis in (1, -1) and table.dtype == np.float32 and table.flags.c_contiguous)
     words = {2: address(table), 3: address(out), 4: table.shape[0], 5: table.shape[1]}
     _require(_is_list(out, np.int64) and table.size)
-    return Record(LARGEST, words, (table, out))
+    return CallRecord(LARGEST, words, (table, out))
 
 
 def _is_list(array: Any, dtype: Any) -> bool:

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from dsinga.ops.compiled.call_records import WORDS, Record, records_of
+from dsinga.ops.compiled.call_records import WORDS, CallRecord, records_of
 from dsinga.ops.compiled.code_files import runs_code
 from dsinga.ops.compiled.compiler import is_available, load_loop
 
@@ -82,7 +82,7 @@ def _loop() -> Callable[..., None] | None:
 class JoinedCalls:
     """Calls recorded functions in order, by one call of a compiled loop."""
 
-    def __init__(self, loop: Any, calls: Sequence[tuple[Call, list[Record]]]):
+    def __init__(self, loop: Any, calls: Sequence[tuple[Call, list[CallRecord]]]):
         self._calls = [call for call, _ in calls]
         self._callers = [k for k, (_, records) in enumerate(calls) for _ in records]
         self._memory = [record for _, records in calls for record in records]
