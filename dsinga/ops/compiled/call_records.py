@@ -78,27 +78,11 @@ def _records(call: Any) -> Iterator[CallRecord]:
         names = dict(zip(("axis", "dtype", "out", "keepdims"), arguments[1:], strict=False)) | options
         _require(names.keys() <= {"axis", "dtype", "out", "keepdims"})
         yield from _reduction(ufunc, arguments[0], names.get("axis", 0), names["out"])
-    elif function in (np.dot, np.matmul):
-        yield _product(*arguments, **options)
+    elif function in DESCRIBED:
+        yield DESCRIBED[function](*arguments, **options)
     elif isinstance(ufunc, np.ufunc):
         _require(options.keys() <= {"out"} and function in (ufunc, ufunc.__call__))
         yield _elementwise(ufunc, (*arguments, *options.values()))
-    elif function is operator.setitem:
-        yield _assignment(*arguments)
-    elif function is np.copyto and not options:
-        yield _copied(*arguments[:2])
-    elif function is store_result:
-        (result,), made = arguments
-        if made.func is np.zeros_like:
-            yield _copied(result, 0)
-        else:
-            _require(made.func is operator.getitem)
-            table, places = made.args
-            yield _at_places(PICK, table, places, result)
-    elif getattr(function, "__name__", "") == "take":
-        yield _taken(*arguments, **options)
-    elif getattr(function, "__name__", "") == "argmax":
-        yield _argmax(*arguments, **options)
     else:
         raise _Unknown
 
@@ -222,7 +206,7 @@ def _reduction(ufunc: np.ufunc, array: np.ndarray, axis: Any, out: np.ndarray) -
         yield _loop(ufunc, signature, (out, array, out), columns, (0, size, 0), out.size, moves)
 
 
-def _copied(target: np.ndarray, source: Any) -> CallRecord:
+def _copied(target: np.ndarray, source: Any, casting: str = "unsafe") -> CallRecord:
     """Describe a copy between arrays of one type."""
     source = np.asarray(source, target.dtype) if type(source) in (int, float) else np.asarray(source)
     _require(target.dtype == source.dtype and target.dtype.char in "fdl" and target.flags.aligned)
@@ -244,12 +228,22 @@ def _at_places(kind: int, table: np.ndarray, places: Sequence[Any], numbers: np.
         _require(table.ndim == 1)
         table, places = table[np.newaxis], [np.zeros(len(places[0]), np.int64), *places]
     rows, columns = places
-    _require(table.ndim == 2 and table.dtype == np.float32 and table.flags.c_contiguous)
+    _require(table.ndim == 2 and table.dtype == np.float32 and table.flags.aligned)
     _require(_is_list(rows, np.int64) and _is_list(columns, np.int64) and _is_list(numbers, np.float32))
     _require(rows.shape == columns.shape == numbers.shape)
-    sizes = rows.size, *table.shape
+    sizes = rows.size, *table.shape, *(stride // table.itemsize for stride in table.strides)
     words = dict(enumerate([*map(address, (table, rows, columns, numbers)), *sizes], 2))
     return CallRecord(kind, words, (table, rows, columns, numbers))
+
+
+def _stored(results: Sequence[np.ndarray], made: Any) -> CallRecord:
+    """Describe a result that replaces the recorded one: zeros, or numbers picked of a table."""
+    (result,) = results
+    if made.func is np.zeros_like:
+        return _copied(result, 0)
+    _require(made.func is operator.getitem)
+    table, places = made.args
+    return _at_places(PICK, table, places, result)
 
 
 def _taken(
@@ -272,3 +266,9 @@ def _argmax(table: np.ndarray, axis: Any = None, out: Any = None) -> CallRecord:
 
 def _is_list(array: Any, dtype: Any) -> bool:
     return type(array) is np.ndarray and array.ndim == 1 and array.dtype == dtype and array.flags.c_contiguous
+
+
+DESCRIBED: dict[Any, Callable[..., CallRecord]] = {
+    operator.setitem: _assignment, np.copyto: _copied, store_result: _stored, np.dot: _product, np.matmul: _product,
+    np.take: _taken, np.ndarray.take: _taken, np.argmax: _argmax, np.ndarray.argmax: _argmax,
+}  # fmt: skip

@@ -43,10 +43,11 @@ def loop(records, count, done):
             for j in range(records[r + 6]):
                 if rows[j] < 0 or rows[j] >= records[r + 7] or columns[j] < 0 or columns[j] >= width:
                     return
+                place = rows[j] * records[r + 9] + columns[j] * records[r + 10]
                 if kind == 3:
-                    table[rows[j] * width + columns[j]] = numbers[j]
+                    table[place] = numbers[j]
                 else:
-                    numbers[j] = table[rows[j] * width + columns[j]]
+                    numbers[j] = table[place]
         elif kind == 5:
             table, result, width = floats(records[r + 2]), integers(records[r + 3]), records[r + 5]
             for j in range(records[r + 4]):

@@ -149,7 +149,7 @@ CALLS = {  # by the shape and type of the result
     ((64,), "f"): [
         lambda out: partial(np.ndarray.take, LIST, PLACES * 30, mode="clip", out=out),
         lambda out: partial(store_result, [out], partial(np.zeros_like, LIST[:64])),
-        lambda out: partial(store_result, [out], partial(operator.getitem, ROWS, (PLACES % 59, PLACES % 21))),
+        lambda out: partial(store_result, [out], partial(operator.getitem, ROWS.T, (PLACES % 21, PLACES % 59))),
     ],
     ((60, 64), "f"): [lambda out: partial(operator.setitem, out, (PLACES % 60, PLACES), LIST[:64])],
     ((21, 7), "f"): [
