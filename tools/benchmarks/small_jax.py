@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from tools.benchmarks import small_nets
-from tools.benchmarks.jax_peer import Builder, Params, cross_entropy, jax
+from tools.benchmarks.jax_peer import Builder, Layer, Params, cross_entropy, jax
 from tools.benchmarks.small_nets import CLIP, Rows, Seconds, SmallCase, repeated
 
 Array, lax, nn, jnp = jax.Array, jax.lax, jax.nn, jax.numpy
@@ -24,13 +24,13 @@ Net = Callable[[Params, Array], Array]
 class SmallBuilder(Builder):
     """Makes the layers of small nets."""
 
-    def layer(self, inputs: int, kind: str, *numbers: float) -> Callable[[Params, Array, Any], Array]:
+    def layer(self, inputs: int, kind: str, *numbers: float) -> Layer:
         """Return a layer for so many channels or features of a record."""
         if kind == "tanh":
             return lambda p, x, key: jnp.tanh(x)
         return self.gru(inputs, int(numbers[0])) if kind == "gru" else super().layer(inputs, kind, *numbers)
 
-    def gru(self, inputs: int, units: int) -> Callable[[Params, Array, Any], Array]:
+    def gru(self, inputs: int, units: int) -> Layer:
         """Return a GRU that gives its last hidden state (B, units) for sequences (B, T, inputs)."""
         w, u, b, c = (self.param(*shape) for shape in ((inputs, 3 * units), (units, 3 * units), *[(3 * units,)] * 2))
 

@@ -77,7 +77,7 @@ def loop(records, count, done):
 
 @cache
 def _loop() -> Callable[..., None] | None:
-    return load_loop(_LOOP, "qnq", keeps_lock=True) if is_available() and runs_code() else None
+    return load_loop(_LOOP, "qnq", keeps_lock=True)
 
 
 class JoinedCalls:
@@ -126,7 +126,7 @@ class RepeatedCalls:
 
 def join_calls(calls: list[Call]) -> list[Call]:
     """Return calls with the same effects, some of them joined; without numba the same calls."""
-    if (loop := _loop()) is None:
+    if not (is_available() and runs_code()) or (loop := _loop()) is None:
         return calls
     described = [(call, records_of(call)) for call in calls]
     joined: list[Call] = []
