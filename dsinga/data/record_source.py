@@ -262,7 +262,13 @@ class RecordSource:
         return rows
 
     def _gather(self, column: Column, rows: np.ndarray) -> np.ndarray:
-        if column.whole is not None and not self._unread.get(column.key, True):
+        if column.whole is not None:
+            if column.key not in self._unread:
+                self._unread[column.key] = {*range(-(-column.length // column.block))}
+            if unread := self._unread[column.key]:  # reading a block checks it
+                for index in unread.intersection(column.blocks_of(rows).tolist()):
+                    self._read_block(column, index)
+                    unread.discard(index)
             return column.whole.take(rows, axis=0).astype(column.dtype, copy=False)
         shape = (len(rows), *column.shape)
         if not rows.size:
@@ -285,12 +291,7 @@ class RecordSource:
 
     def _read_block(self, column: Column, index: int) -> np.ndarray:
         key = (column.key, index, self.allows_nonfinite, self._may_be_masked(column))
-        block = _cache.get(key, lambda: self._load(column, index))
-        if column.whole is not None:  # once all blocks were read, and so checked, rows are taken from that
-            if column.key not in self._unread:
-                self._unread[column.key] = {*range(-(-column.length // column.block))}
-            self._unread[column.key].discard(index)
-        return block
+        return _cache.get(key, lambda: self._load(column, index))
 
     def _load(self, column: Column, index: int) -> np.ndarray:
         start, stop = column.rows_of(index)

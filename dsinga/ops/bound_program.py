@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
 import numpy as np
 
+from dsinga.ops.compiled.joined_calls import RepeatedCalls
 from dsinga.ops.types import Array
 from dsinga.ops.ufunc_programs import Numbers, TracedSeries, UfuncOperand
 from dsinga.ops.update import SHORT_BLOCK
@@ -24,24 +25,24 @@ class BoundProgram:
         self._changing = [(self._constants[place], place) for place in changing]
         temporary = traced.program.registers - len(arrays)
         scratch = np.empty((temporary, min(arrays[0].size, SHORT_BLOCK)), np.float32)
-        self._calls: list[Callable[[], Any]] = []
+        calls: list[Callable[[], Any]] = []
         for start in range(0, arrays[0].size, SHORT_BLOCK):
             block = [array[start : start + SHORT_BLOCK] for array in arrays]
-            self._bind([*block, *scratch[:, : block[0].size]])
+            calls += self._bound([*block, *scratch[:, : block[0].size]])
+        self._run = RepeatedCalls(calls)
 
-    def _bind(self, registers: Sequence[Array]) -> None:
+    def _bound(self, registers: Sequence[Array]) -> Iterator[Callable[[], Any]]:
         def array(operand: UfuncOperand) -> Array:
             if operand.kind == "register":
                 return registers[operand.number]
             return self._constants[self._traced.constants[operand.number]]
 
         for name, result, operands in self._traced.program.operations:
-            self._calls.append(partial(getattr(np, name), *map(array, operands), out=registers[result]))
+            yield partial(getattr(np, name), *map(array, operands), out=registers[result])
 
     def __call__(self, numbers: Numbers) -> None:
         """Update the arrays with this step's numbers, such as the learning rate."""
         values = self._traced.calculate(numbers)
         for constant, place in self._changing:
             constant[()] = values[place]
-        for call in self._calls:
-            call()
+        self._run()

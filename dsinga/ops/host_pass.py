@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import contextlib
-import math
 from collections.abc import Iterable, Iterator, Mapping
-from functools import partial
 from typing import Any
 
 import numpy as np
 
-from dsinga.ops.recorded_array import Deviated, RecordedArray, RecordedResult, Recorder, plain, set_recorder
+from dsinga.ops.compiled.joined_calls import RepeatedCalls
+from dsinga.ops.recorded_array import (
+    Deviated,
+    FiniteCheck,
+    RecordedArray,
+    RecordedResult,
+    Recorder,
+    plain,
+    set_recorder,
+)
 from dsinga.ops.sparse import values_of
 from dsinga.ops.types import Array, AsyncCopy
 
@@ -24,6 +31,7 @@ class HostPass:
 
     def __init__(self) -> None:
         self._recorder = Recorder()
+        self._calls = RepeatedCalls(())
         self._buffers: dict[str, np.ndarray] = {}
         self._captured = False
         self._has_deviated = False
@@ -50,11 +58,12 @@ class HostPass:
         before, after = [[x.ravel(order="K") for x in each if x.dtype.kind == "f"] for each in (inputs, arrays)]
         calls = self._recorder.calls
         if before:
-            calls.insert(0, partial(_check_finite, before))
+            calls.insert(int(self._recorder.calls_library), FiniteCheck(before))
         if after:
-            calls.append(partial(_check_finite, after))
+            calls.append(FiniteCheck(after))
         if results:
-            calls.append(lambda: _check_finite([values_of(result.value).reshape(-1) for result in results]))
+            calls.append(lambda: FiniteCheck([values_of(result.value).reshape(-1) for result in results])())
+        self._calls = RepeatedCalls(calls)
 
     @contextlib.contextmanager
     def recording(self, step: int) -> Iterator[None]:
@@ -72,6 +81,7 @@ class HostPass:
         """Make the calls in the context launchable, within :meth:`recording`."""
         yield
         self._captured = True
+        self._calls = RepeatedCalls(self._recorder.calls)
 
     @property
     def captured(self) -> bool:
@@ -84,8 +94,7 @@ class HostPass:
         self._has_deviated = False
         try:
             with np.errstate(all="ignore"):
-                for call in self._recorder.calls:
-                    call()
+                self._calls()
         except Deviated:
             self._has_deviated = True
 
@@ -108,10 +117,3 @@ class HostPass:
     def nbytes(self) -> int:
         """The bytes of the recorded pass's arrays."""
         return self._recorder.nbytes + sum(buffer.nbytes for buffer in self._buffers.values())
-
-
-def _check_finite(vectors: list[np.ndarray]) -> None:
-    """Raise Deviated unless all numbers are finite, as shown by the sums of their squares."""
-    for vector in vectors:
-        if not math.isfinite(vector.dot(vector)):
-            raise Deviated

@@ -7,9 +7,10 @@ recorded.
 
 from __future__ import annotations
 
+import math
 import operator
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -50,6 +51,36 @@ LARGEST = 1 << 24
 
 class Deviated(Exception):
     """Error: a batch's numbers would make Python branch unlike the recorded pass."""
+
+
+class Check:
+    """Checks that a number decides a branch in Python as it did in the recording."""
+
+    def __init__(self, array: np.ndarray, kind: Callable[[Any], Any]):
+        self.array, self._kind, self.decided = array, kind, kind(array)
+
+    def __call__(self) -> None:
+        """Raise Deviated if another number would decide differently."""
+        if self._kind(self.array) != self.decided:
+            raise Deviated
+
+    @property
+    def is_of_bytes(self) -> bool:
+        """Whether other bytes of the number always decide differently."""
+        return self.array.dtype == bool or self._kind is operator.index
+
+
+class FiniteCheck:
+    """Checks that all numbers of vectors are finite, as the sums of their squares show."""
+
+    def __init__(self, vectors: Sequence[np.ndarray]):
+        self.vectors = vectors
+
+    def __call__(self) -> None:
+        """Raise Deviated unless all numbers are finite."""
+        for vector in self.vectors:
+            if not math.isfinite(vector.dot(vector)):
+                raise Deviated
 
 
 class Recorder:
@@ -235,15 +266,9 @@ class RecordedArray(NDArrayOperatorsMixin):
 
     def _decide(self, kind: Callable[[Any], Any]) -> Any:
         """Return a number that decides a branch in Python; record a check that it stays the same."""
-        array = self.array
-        decided = kind(array)
-
-        def check() -> None:
-            if kind(array) != decided:
-                raise Deviated
-
+        check = Check(self.array, kind)
         _note(check)
-        return decided
+        return check.decided
 
     def __array__(self, *_: Any, **__: Any) -> np.ndarray:
         raise NotCapturable("it makes an array of numpy's of one that is computed in each pass")
@@ -301,7 +326,7 @@ def _call(function: Callable[..., Any], arguments: Any, options: Any) -> Any:
         elif name in COPIES:
             _note(partial(np.copyto, made[0], given[0], "unsafe"))
         elif name != "empty_like":
-            _note(lambda: _store(made, function(*given, **named)))
+            _note(partial(store_result, made, partial(function, *given, **named)))
     return recorded[0] if is_one else type(result)(recorded) if type(result) in (tuple, list) else tuple(recorded)
 
 
@@ -341,7 +366,9 @@ def _prepared(ufunc: Any, inputs: tuple[Any, ...], k: int, out: tuple[Any, ...])
     return value.reshape(result.shape) if is_longer and ufunc.signature is None else value
 
 
-def _store(arrays: Iterable[np.ndarray], result: Any) -> None:
+def store_result(arrays: Iterable[np.ndarray], call: Callable[[], Any]) -> None:
+    """Copy what a call returns to arrays; raise Deviated if it has another shape."""
+    result = call()
     for array, new in zip(arrays, result if isinstance(result, (tuple, list)) else (result,), strict=True):
         if array.shape != getattr(new, "shape", ()):
             raise Deviated

@@ -6,7 +6,6 @@ cannot be captured is called, and the log says so once.
 
 from __future__ import annotations
 
-import contextlib
 import logging
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Mapping
@@ -85,9 +84,11 @@ class CapturedPasses:
         """
         if (last := self.last) is not None and last.key == key:
             last.memory.rows = ctx.rows
-            with contextlib.suppress(Exception):  # which the launch below raises again
+            try:
                 if result := last.launch_on_batch(params or values, records, ctx.step):
                     return result
+            except Exception:  # which the launch below raises again
+                pass
         if self.is_on_host and not all(map(_is_in_order, records.values())):
             return None  # sums over another order of memory may have other bits
         self.last, asked, key = None, key, _with_shapes(key, records)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -108,12 +107,12 @@ def merge_metrics(reports: Reports) -> Metrics:
     reports = _join_copies(reports)
     if len(reports) < 2:
         return dict(reports[0][1]) if reports else {}
-    shared = Counter(name for _, metrics in reports for name in metrics)
+    names = [name for _, metrics in reports for name in metrics]
     merged: Metrics = {}
     by_layer: Metrics = {}
     for layer, metrics in reports:
         for name, value in metrics.items():
-            if shared[name] > 1:
+            if names.count(name) > 1:
                 by_layer[f"{layer}/{name}"] = value
             merged[name] = _total(merged[name], value) if name in merged and name == "loss" else value
     return merged | by_layer

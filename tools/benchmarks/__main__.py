@@ -24,7 +24,7 @@ from typing import Any
 import click
 
 from dsinga.ops import describe_kernels
-from tools.benchmarks.cases import CASES, Case
+from tools.benchmarks.cases import CASES
 from tools.benchmarks.form_process import TURN_SECONDS, FormProcess, take_turns
 from tools.benchmarks.machine_state import MachineState
 from tools.benchmarks.peers import LIBRARIES, PEERS, allocator
@@ -32,17 +32,6 @@ from tools.benchmarks.table import OURS, best, details, states, summary
 
 SPREAD = 0.05  # of the ratio, below which no further turns are taken
 MIDDLES = {"ms": statistics.median, "mb": statistics.median, "first_s": max}  # later turns compile from a cache
-
-
-def take_turn(
-    form: str, python: str, name: str, case: Case, steps: int, root: Path | None = None, preload: str = ""
-) -> dict[str, float]:
-    """Run one turn in a process of its own; the arguments are those of FormProcess.
-
-    Raises RuntimeError with the message of its exception, where it fails or takes too long.
-    """
-    with FormProcess(form, python, name, case, steps, root, preload) as process:
-        return process.turn()
 
 
 def compare(

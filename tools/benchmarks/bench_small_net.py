@@ -1,10 +1,10 @@
-"""Small nets compared with PyTorch and scikit-learn: ``python -m tools.benchmarks.bench_small_net [CASE ...]``.
+"""Small nets compared with PyTorch and JAX: ``python -m tools.benchmarks.bench_small_net [CASE ...]``.
 
 On one core with one thread, in turn, each library in a process of its own, in the root of the checkout: the
 microseconds of processor time of a step of :mod:`tools.benchmarks.small_nets`, and the Python functions that a step of
-dsinga calls; the milliseconds of whole runs of :mod:`tools.benchmarks.small_runs`. PyTorch is eager and compiled by
-TorchInductor. ``--before CHECKOUT`` lets the dsinga of another checkout, which has these
-benchmarks, take part. Ratios are medians of those of dsinga's to another's turn by turn.
+dsinga calls. PyTorch is eager and compiled by TorchInductor, JAX's step is jitted. ``--before CHECKOUT`` lets the
+dsinga of another checkout, which has these benchmarks, take part. Ratios are medians of those of dsinga's to another's
+turn by turn.
 """
 
 from __future__ import annotations
@@ -43,31 +43,22 @@ FORMS = {
     BEFORE: Form("numpy", "small_ours", "dsinga"),
     "PyTorch": Form("torch", "small_torch", "PyTorch"),
     "PyTorch compiled": Form("torch", "small_torch", "PyTorch compiled"),
+    "JAX": Form("jax", "small_jax", "JAX"),
 }
-RUN_FORMS = {
-    OURS: FORMS[OURS]._replace(module="small_runs"),
-    BEFORE: FORMS[BEFORE]._replace(module="small_runs"),
-    "scikit-learn": Form("scikit-learn", "small_runs", "dsinga"),
-}
-OTHERS = ("PyTorch", "PyTorch compiled", "scikit-learn")
-RUNS = ("classifier-fit", "cartpole-ppo", "cartpole-dqn")
-LIBRARIES = {"numpy": "dsinga", "torch": "pytorch", "scikit-learn": "sklearn"}  # by package
+OTHERS = ("PyTorch", "PyTorch compiled", "JAX")
+LIBRARIES = {"numpy": "dsinga", "torch": "pytorch", "jax": "jax"}  # by package
 Turns = dict[str, list[dict[str, float]]]  # the figures of each turn, by form
 
 
 def processes_of(
     name: str, forms: Sequence[str], pythons: Mapping[str, str], before: Path | None, steps: int
 ) -> dict[str, FormProcess]:
-    """Return the processes of a case or a run by form. ``pythons`` are interpreters by library."""
-    processes = {}
-    for form_name, form in (RUN_FORMS if name in RUNS else FORMS).items():
-        if form_name not in forms or (form_name == "scikit-learn" and name != "classifier-fit"):
-            continue
-        root = before if form_name == BEFORE else None
+    """Return the processes of a case by form. ``pythons`` are interpreters by library."""
+    processes, case = {}, Case(name, 1, 0.5)
+    for form_name in forms:
+        form, root = FORMS[form_name], before if form_name == BEFORE else None
         python = interpreter(root) if root else pythons[LIBRARIES[form.package]]
-        measured = "scikit-learn" if form_name == "scikit-learn" else name
-        case, count = Case(name, 1, 0.5), 1 if name in RUNS else steps
-        processes[form_name] = FormProcess(form.peer, python, measured, case, count, root, module=form.module)
+        processes[form_name] = FormProcess(form.peer, python, name, case, steps, root, module=form.module)
     return processes
 
 
@@ -91,11 +82,11 @@ def median_ratio(figures: Turns, form: str) -> float | None:
     return statistics.median(ours["us"] / other["us"] for ours, other in pairs)
 
 
-def cells_of(figures: Turns, forms: Sequence[str], scale: float) -> Iterator[str]:
-    """Yield the cells of a row of a table, without the case's name; microseconds are divided by ``scale``."""
+def cells_of(figures: Turns, forms: Sequence[str]) -> Iterator[str]:
+    """Yield the cells of a row of the table, without the case's name."""
     for form in forms:
         known = form in figures
-        yield f"{statistics.median(turn['us'] for turn in figures[form]) / scale:.0f}" if known else "-"
+        yield f"{statistics.median(turn['us'] for turn in figures[form]):.0f}" if known else "-"
     for form in forms[1:]:
         yield rounded(median_ratio(figures, form))
     for form in forms:
@@ -104,28 +95,21 @@ def cells_of(figures: Turns, forms: Sequence[str], scale: float) -> Iterator[str
             yield f"{calls['calls']:.0f}, {calls['own_calls']:.0f}" if "calls" in calls else "-"
 
 
-def table(cases: Mapping[str, Turns], forms: Sequence[str], unit: str, scale: float) -> Iterator[str]:
-    """Yield the lines of a table, whose first form is dsinga, and of the geometric means of its ratios."""
-    head = [unit, *forms, *(f"of {form}" for form in forms[1:])]
+def table(cases: Mapping[str, Turns], forms: Sequence[str]) -> Iterator[str]:
+    """Yield the lines of the table, whose first form is dsinga, and of the geometric means of its ratios."""
+    head = ["us a step", *forms, *(f"of {form}" for form in forms[1:])]
     head += [f"calls of {form} a step, those of its own functions" for form in forms if form in (OURS, BEFORE)]
     yield row_of(head)
     yield row_of(["---"] * len(head))
     for name, figures in cases.items():
-        yield row_of([name, *cells_of(figures, forms, scale)])
+        yield row_of([name, *cells_of(figures, forms)])
     for form in forms[1:]:
         if medians := [ratio for figures in cases.values() if (ratio := median_ratio(figures, form))]:
             yield f"\nGeometric mean of {len(medians)} ratios to {form}: {statistics.geometric_mean(medians):.2f}"
 
 
-def tables(cases: Mapping[str, Turns], chosen: Sequence[str]) -> Iterator[str]:
-    """Yield the lines of the table of steps and of that of whole runs."""
-    for forms, unit, scale, is_run in ((FORMS, "us a step", 1, False), (RUN_FORMS, "ms to the end", 1000, True)):
-        if rows := {name: figures for name, figures in cases.items() if (name in RUNS) is is_run}:
-            yield from (*table(rows, [form for form in forms if form in chosen], unit, scale), "")
-
-
 @click.command()
-@click.argument("names", nargs=-1, type=click.Choice([*SMALL_CASES, *RUNS]))
+@click.argument("names", nargs=-1, type=click.Choice(list(SMALL_CASES)))
 @click.option("--turns", default=9, show_default=True, type=click.IntRange(1), help="Turns of each form.")
 @click.option("--steps", default=1000, show_default=True, type=click.IntRange(1), help="Measured steps of a turn.")
 @click.option("--peer", "chosen", multiple=True, type=click.Choice(OTHERS), help="Only these take part beside dsinga.")
@@ -145,7 +129,7 @@ def main(
     before: Path | None,
     file: Path | None,
 ) -> None:
-    """Print the time of steps and runs, the ratios of dsinga's to others', and its calls of Python functions."""
+    """Print the time of steps, the ratios of dsinga's to others', and its calls of Python functions."""
     pythons = dict.fromkeys(LIBRARIES.values(), sys.executable) | dict(option.split("=", 1) for option in interpreters)
     forms = [OURS, *([BEFORE] if before else []), *(chosen or OTHERS)]
     versions = {package: version(pythons[library], package) for package, library in LIBRARIES.items()}
@@ -153,14 +137,14 @@ def main(
     click.echo(f"{datetime.date.today()}, {processor()}, {named}, medians of {turns} turns of {steps} steps\n")
     cases: dict[str, Turns] = {}
     out: list[dict[str, Any]] = []
-    for name in names or (*SMALL_CASES, *RUNS):
+    for name in names or SMALL_CASES:
         cases[name], left_out = compare(processes_of(name, forms, pythons, before, steps), turns)
         for form, message in left_out.items():
             click.echo(f"{form} left out of {name}: {message}", err=True)
         out.append({"case": name, "figures": cases[name], "left out": left_out, "load": os.getloadavg()[0]})
         if file:
             file.write_text(json.dumps({"versions": versions, "cases": out}, indent=1), encoding="utf-8")
-    click.echo("\n".join(tables(cases, forms)))
+    click.echo("\n".join(table(cases, forms)))
 
 
 if __name__ == "__main__":

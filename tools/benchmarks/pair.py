@@ -17,8 +17,9 @@ from typing import Any
 
 import click
 
-from tools.benchmarks.__main__ import processor, take_turn
+from tools.benchmarks.__main__ import processor
 from tools.benchmarks.cases import CASES
+from tools.benchmarks.form_process import FormProcess
 
 DEFAULT = ("cifar10-64", "mnist-mlp-two", "resnet")
 Turn = dict[str, float]
@@ -35,7 +36,10 @@ def pairs_of(name: str, before: Path, after: Path, pairs: int, steps: int) -> li
     figures = []
     for number in range(pairs):
         order = (before, after) if number % 2 == 0 else (after, before)
-        turns = {tree: take_turn("dsinga", interpreter(tree), name, CASES[name], steps, tree) for tree in order}
+        turns = {}
+        for tree in order:
+            with FormProcess("dsinga", interpreter(tree), name, CASES[name], steps, tree) as process:
+                turns[tree] = process.turn()
         figures.append((turns[before], turns[after]))
     return figures
 

@@ -26,11 +26,12 @@ _log = logging.getLogger(__name__)
 
 def is_compiled(size: int) -> bool:
     """Whether loops over arrays of ``size`` numbers are compiled: numba is installed, and they pay."""
-    return size >= SMALLEST and _is_available()
+    return size >= SMALLEST and is_available()
 
 
 @cache
-def _is_available() -> bool:
+def is_available() -> bool:
+    """Whether numba is installed, and ``DSINGA_COMPILED`` allows compiled loops."""
     return is_wanted() and find_spec("numba") is not None
 
 
@@ -55,18 +56,19 @@ def is_wanted() -> bool:
     return not value
 
 
-def load_loop(source: str, types: str) -> Callable[..., None] | None:
+def load_loop(source: str, types: str, keeps_lock: bool = False) -> Callable[..., None] | None:
     """Return the function ``loop`` of a source, called with addresses and integers; None if numba cannot compile it.
 
-    ``types`` has a letter for each argument: f, d, H for an array of float32, float64, uint16, n for an integer.
-    Floats are not reordered, and other threads of Python run meanwhile.
+    ``types`` has a letter for each argument: f, d, H, q for an array of float32, float64, uint16, int64, n for an
+    integer. Floats are not reordered, and other threads of Python run meanwhile, unless it ``keeps_lock``.
     """
     try:
         start, memory = _cached(source, types) or _compile_here(source, types)
     except Exception as error:  # numba refuses versions of numpy and Python that it does not know
         _log.warning("computing without compiled loops, since numba cannot compile them: %s", error)
         return None
-    loop: Any = ctypes.CFUNCTYPE(None, *[ctypes.c_ssize_t] * len(types))(start)
+    kind = ctypes.PYFUNCTYPE if keeps_lock else ctypes.CFUNCTYPE
+    loop: Any = kind(None, *[ctypes.c_ssize_t] * len(types))(start)
     loop.memory = memory  # in which the code is
     return loop
 

@@ -14,14 +14,15 @@ from typing import Any
 
 import numba
 import numpy as np
-from llvmlite import binding
+from llvmlite import binding, ir
 from llvmlite.binding.object_file import ObjectFileRef
 from numba import extending, types
 
 from dsinga.ops.compiled.code_files import PROCESSOR, seal
 
 POINTER: Any = types.CPointer
-TYPES = {"f": POINTER(types.float32), "d": POINTER(types.float64), "H": POINTER(types.uint16), "n": types.intp}
+ARRAYS = {"f": types.float32, "d": types.float64, "H": types.uint16, "q": types.int64}
+TYPES = {letter: POINTER(kind) for letter, kind in ARRAYS.items()} | {"n": types.intp}
 ALIGNMENT = 64  # bytes; the first ones of the code say where the function begins
 RELATIVE = {2, 4}  # R_X86_64_PC32 and PLT32: addresses relative to the code
 
@@ -42,7 +43,38 @@ def as_uint32(context: Any, number: Any) -> Any:
     return types.uint32(types.float32), _same_bits
 
 
-NAMES = {"np": np, "as_float32": as_float32, "as_uint32": as_uint32}  # that a source uses
+@extending.intrinsic
+def call_record(context: Any, records: Any, start: Any) -> Any:
+    """Call the C function of a record: its address, 11 integers and 2 floats, after its kind; return the status."""
+
+    def call(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        integer, number = ir.IntType(64), ir.FloatType()
+        records, start = args
+        words = [
+            builder.load(builder.gep(records, [builder.add(start, ir.Constant(integer, k))])) for k in range(1, 15)
+        ]
+        floats = [builder.bitcast(builder.trunc(word, ir.IntType(32)), number) for word in words[12:]]
+        kind = ir.FunctionType(ir.IntType(32), [integer] * 11 + [number] * 2)
+        return builder.call(builder.inttoptr(words[0], kind.as_pointer()), [*words[1:12], *floats])
+
+    return types.int32(TYPES["q"], types.intp), call
+
+
+def _pointer_to(kind: Any) -> Any:
+    """Return a function that turns an address into a pointer to numbers of a type."""
+
+    def point(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.inttoptr(args[0], context.get_value_type(signature.return_type))
+
+    def pointer(context: Any, address: Any) -> Any:
+        return POINTER(kind)(types.int64), point
+
+    return extending.intrinsic(pointer)
+
+
+POINTERS = {"floats": types.float32, "doubles": types.float64, "integers": types.int64, "bytes_at": types.uint8}
+NAMES = {"np": np, "as_float32": as_float32, "as_uint32": as_uint32, "call_record": call_record}  # that a source uses
+NAMES |= {name: _pointer_to(kind) for name, kind in POINTERS.items()}
 
 
 def compile_loop(source: str, letters: str) -> Any:

@@ -191,5 +191,5 @@ def note(recorder: Recorder, call: Callable[[], Any], threads: int, *memory: Any
         raise NotCapturable("its kernels are large")
     if not recorder.calls_library:
         recorder.calls_library = True
-        recorder.add(lambda: thread_state.team.use(1))  # of the thread that replays it
+        recorder.calls.insert(0, lambda: thread_state.team.use(1))  # first, of the thread that replays it
     recorder.add(call, *memory)

@@ -13,6 +13,7 @@ from dsinga import extensions as callbacks
 from dsinga.base.registry import register
 from dsinga.engine.local_net import LocalNet
 from dsinga.job import UpdaterConf
+from dsinga.ops.compiled import joined_calls
 from dsinga.ops.host_pass import HostPass
 from dsinga.ops.onednn.onednn_ops import Float32Ops
 from dsinga.training.updater import Updater
@@ -48,6 +49,7 @@ PAIRS = [  # one of each, in which each pair of two choices occurs
 @pytest.fixture
 def launches(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The steps of the passes that were replayed."""
+    monkeypatch.setattr(joined_calls, "JOINED_AFTER", 2)  # replays
     steps: list[int] = []
     launch = HostPass.launch
 

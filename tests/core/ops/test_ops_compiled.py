@@ -1,7 +1,9 @@
 """Loops compiled by numba have the bits of the kernels and of the updaters' formulas that they replace."""
 
 import logging
+import operator
 import shutil
+from functools import partial
 from importlib.util import find_spec
 
 import numpy as np
@@ -11,8 +13,9 @@ from dsinga.base import buffers
 from dsinga.cluster.server.served_slice import split_update
 from dsinga.job import LRGenConf, UpdaterConf, UpdaterType
 from dsinga.ops import get_ops
-from dsinga.ops.compiled import code_files, compiler
+from dsinga.ops.compiled import code_files, compiler, joined_calls
 from dsinga.ops.layout import is_channels_last
+from dsinga.ops.recorded_array import Deviated, FiniteCheck, store_result
 from dsinga.training import create_updater
 from tests.support.refusals import refused
 
@@ -26,9 +29,9 @@ SIZE = compiler.SMALLEST + 3
 @pytest.fixture(autouse=True)
 def no_variable(monkeypatch):
     monkeypatch.delenv(compiler.VARIABLE, raising=False)
-    compiler._is_available.cache_clear()
+    compiler.is_available.cache_clear()
     yield
-    compiler._is_available.cache_clear()
+    compiler.is_available.cache_clear()
 
 
 def normal(seed, *shape, dtype=np.float32):
@@ -43,7 +46,7 @@ def computed(run, monkeypatch):
     assert compiler.is_compiled(SIZE)
     results = [run()]
     monkeypatch.setenv(compiler.VARIABLE, "0")
-    compiler._is_available.cache_clear()
+    compiler.is_available.cache_clear()
     assert not compiler.is_compiled(SIZE)
     return [*results, run()]
 
@@ -116,6 +119,62 @@ def test_a_loop_that_numba_cannot_compile_is_said(caplog):
     assert record.getMessage().startswith(
         "computing without compiled loops, since numba cannot compile them: Failed in"
     )
+
+
+def ufunc(function, *inputs):
+    return lambda out: partial(function, *inputs, out=(out,))
+
+
+def reduction(function, *arguments):
+    return lambda out: partial(function.reduce, *arguments, out, False)
+
+
+TABLE, PLACES = np.ascontiguousarray(normal(0, 65, 3, 1, 7)[:, :, 0]), np.arange(64)[::-1].copy()
+TABLE[5, 1, :4] = np.nan, np.inf, -0.0, 1
+ROWS, LIST, SIGNS = TABLE[6:].reshape(59, 21), TABLE.ravel(), TABLE.ravel() > 0
+CALLS = {  # by the shape and type of the result
+    ((64, 3, 7), "f"): [ufunc(each, TABLE[1:], TABLE[:64]) for each in (np.add, np.divide, np.maximum)],
+    ((64, 3, 7), "?"): [ufunc(each, TABLE[1:], TABLE[:64]) for each in (np.less, np.logical_and)],
+    ((65, 7), "f"): [ufunc(each, TABLE[:, 0]) for each in (np.sqrt, np.tanh, np.exp, np.log, np.negative)],
+    ((65, 3, 7), "f"): [ufunc(np.multiply, TABLE, each) for each in (2.5, 3, np.float32(0.1), TABLE[0])],
+    ((64,), "?"): [ufunc(np.greater_equal, PLACES, 7), ufunc(np.isfinite, LIST[70:134])],
+    ((21,), "f"): [reduction(each, ROWS, 0, None) for each in (np.add, np.maximum)],
+    ((59,), "f"): [reduction(np.add, ROWS, -1, None)],
+    ((), "f"): [reduction(each, x, None, None) for each in (np.add, np.maximum) for x in (ROWS, LIST, LIST[:9])],
+    ((), "d"): [reduction(np.add, each, None, np.float64) for each in (ROWS, LIST)],
+    ((), "l"): [reduction(np.add, SIGNS, None, None)],
+    ((), "?"): [reduction(np.logical_or, SIGNS, None, None)],
+    ((59,), "l"): [lambda out: partial(np.ndarray.argmax, ROWS, axis=1, out=out)],
+    ((65,), "l"): [lambda out: partial(np.ndarray.argmax, LIST.reshape(65, 21), axis=1, out=out)],
+    ((64,), "f"): [
+        lambda out: partial(np.ndarray.take, LIST, PLACES * 30, mode="clip", out=out),
+        lambda out: partial(store_result, [out], partial(np.zeros_like, LIST[:64])),
+        lambda out: partial(store_result, [out], partial(operator.getitem, ROWS.T, (PLACES % 21, PLACES % 59))),
+    ],
+    ((60, 64), "f"): [lambda out: partial(operator.setitem, out, (PLACES % 60, PLACES), LIST[:64])],
+    ((21, 7), "f"): [
+        lambda out, each=each: partial(each, ROWS.T, TABLE[6:, 0], out=out) for each in (np.dot, np.matmul)
+    ],
+    ((64, 3), "f"): [
+        lambda out: partial(operator.setitem, out, (slice(None), 1), 2.5),
+        lambda out: partial(np.copyto, out, TABLE[1:, :, 2]),
+    ],
+}
+
+
+@CODE
+@pytest.mark.parametrize(("form", "call"), [(form, call) for form, calls in CALLS.items() for call in calls])
+def test_joined_calls_have_the_bits_of_numpys(form, call):
+    """Their arrays are contiguous or not, and have numbers that are not finite; a failing check is made by Python."""
+    results, finite = [np.full(form[0], 2, form[1]) for _ in range(2)], FiniteCheck([np.ones(3, np.float32)])
+    (joined,) = joined_calls.join_calls([call(results[0]), finite])
+    with np.errstate(all="ignore"):
+        joined()
+        call(results[1])()
+    assert results[0].tobytes() == results[1].tobytes()
+    finite.vectors[0][1] = np.inf
+    with pytest.raises(Deviated):
+        joined()
 
 
 DOUBLE = "def loop(x, size):\n    for at in range(size):\n        x[at] = x[at] * np.float32(2.0)\n"

@@ -2,12 +2,14 @@
 
 from collections.abc import Callable
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dsinga.ops.compiled import joined_calls
 from dsinga.ops.host_pass import HostPass
 from dsinga.ops.recorded_array import plain
 from dsinga.ops.types import NotCapturable
@@ -112,7 +114,7 @@ def outcome(program: Program) -> str:
     memory, state = HostPass(), STATE.copy()
     arrays = batch(0)
     try:
-        with memory.recording(0), memory.capturing():
+        with mock.patch.object(joined_calls, "JOINED_AFTER", 0), memory.recording(0), memory.capturing():
             recorded = run(program, [memory.put(f"{k}", array) for k, array in enumerate(arrays)])
     except Exception as error:
         np.testing.assert_array_equal(STATE, state)

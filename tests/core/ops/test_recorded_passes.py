@@ -3,6 +3,7 @@
 import pytest
 
 from dsinga.ops import Ops, get_ops
+from dsinga.ops.compiled import joined_calls
 from dsinga.testing import LayerCase
 from tests.support.layer_cases import CASES
 from tests.support.recorded_layers import refusal
@@ -13,6 +14,12 @@ NOT_REPLAYED = (
     "kEntityF1", "kGatheredMetrics", "kConfusionMatrix", "kRegressionError", "kSegmentationScore",
 )  # fmt: skip
 BY_LENGTH = ("kConvolution1D", "kGRU", "kLSTM", "kSimpleRNN", "kRNN")  # whose kernels compute the steps that there are
+
+
+@pytest.fixture(autouse=True)
+def joined_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Join recorded calls in the first replay."""
+    monkeypatch.setattr(joined_calls, "JOINED_AFTER", 0)
 
 
 @pytest.fixture(scope="module")
