@@ -121,6 +121,15 @@ def without_features(entry: TapeEntry) -> TapeEntry:
     )
 
 
+def needed_for_gradient(entry: TapeEntry) -> TapeEntry:
+    """Drop the inputs and the output that a layer's gradient does not read, to free memory."""
+    stage, params, sources, output, ctx = entry
+    keeps = stage.layer.keeps
+    if keeps.sources is not None:
+        sources = keeps.of(sources)
+    return TapeEntry(stage, params, sources, output if keeps.feature else output._replace(feature=None), ctx)
+
+
 def part_of(features: list[Any], edge: Edge) -> Any:
     """Return the input that a layer reads from a source: the source's whole output or a part."""
     feature = features[edge.node]

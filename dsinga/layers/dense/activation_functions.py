@@ -13,6 +13,7 @@ from dsinga.job.component import Fault, Settings, setting
 from dsinga.job.limits import NonNegative
 from dsinga.layers.dense.activation import ElementwiseFunction, ReLU, Sigmoid, STanh, Tanh
 from dsinga.layers.interface.context import Context, RecordInfo
+from dsinga.layers.interface.declarations import Keeps
 from dsinga.layers.interface.layer import Array, Arrays, Gradients, Output, Shape
 from dsinga.ops import Ops
 
@@ -21,6 +22,8 @@ SELU_SCALE, SELU_ALPHA = 1.0507009873554805, 1.6732632423543772
 
 class FunctionOfSource(ElementwiseFunction):
     """Base of activations with a derivative computed from x, because y does not determine x."""
+
+    keeps = Keeps(feature=False)
 
     def backward(self, y: Array, dy: Array, ops: Ops) -> Array:
         raise NotImplementedError("two numbers x may have the same y")
@@ -245,6 +248,8 @@ class Activation(ElementwiseFunction):
         given = {name: value for name in numbers if (value := getattr(self.settings, name)) is not None}
         vars(self.function).update(numbers | given, kind=self.settings.type)
         self.bf16 = self.function.bf16
+        if not self.runs_user_code:
+            self.keeps = self.function.keeps
 
     def forward(self, x: Array, ops: Ops) -> Array:
         return self.function.forward(x, ops)

@@ -11,7 +11,7 @@ from dsinga.job import LayerConf
 from dsinga.job.component import Settings, required, setting
 from dsinga.job.limits import Count
 from dsinga.layers.interface.context import Context, RecordInfo
-from dsinga.layers.interface.declarations import Bfloat16, Connection, Cut, ParamSpec, SourceKind
+from dsinga.layers.interface.declarations import Bfloat16, Connection, Cut, Keeps, ParamSpec, SourceKind
 from dsinga.layers.interface.layer import (
     Array,
     Arrays,
@@ -52,6 +52,7 @@ class InnerProduct(Layer):
     source_count = 1
     cut = Cut(Connection.kOneToAll, width="num_output")
     bf16 = Bfloat16.kFeatures
+    keeps = Keeps(feature=False)
     rounds_source = rounds_gradient = True
     gathers: bool = False
 
@@ -131,6 +132,7 @@ class LearnedVector(Layer):
     settings: Conf
     source_count = 1
     cut = Cut(gathered_because="takes nothing from its source but the number of rows")
+    keeps = Keeps(feature=False)
 
     def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
         super().__init__(conf, source_shapes, info)

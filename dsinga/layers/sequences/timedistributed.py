@@ -12,7 +12,7 @@ from dsinga.base.errors import UserError
 from dsinga.job import LayerConf
 from dsinga.layers.interface.context import Columns, Context
 from dsinga.layers.interface.contract import MustUnroll, copy_name, make_layer
-from dsinga.layers.interface.declarations import Bfloat16, Cut
+from dsinga.layers.interface.declarations import Bfloat16, Cut, Keeps
 from dsinga.layers.interface.layer import Array, Arrays, Gradients, Layer, Output, Shape
 from dsinga.ops import Ops
 from dsinga.ops.recorded_array import host_array
@@ -54,6 +54,7 @@ class TimeDistributed(Layer):
         if self.layer.bf16 is not Bfloat16.kNothing:
             self.bf16 = Bfloat16.kProducts
             self.rounds_source, self.rounds_gradient = self.layer.rounds_source, self.layer.rounds_gradient
+        self.keeps = Keeps(feature=self.layer.keeps.feature)
         self.classes = getattr(self.layer, "classes", None)
         self.labels = replace(self.layer.labels, per=None)
         if labels := self.layer.new_labels:
@@ -79,7 +80,8 @@ class TimeDistributed(Layer):
         inner = self.layer.compute_feature(params, flat.sources, flat.context(ctx))
         feature = None if inner.feature is None else flat.spread(ctx.ops.to_float32(inner.feature))
         labels = None if inner.labels is None else flat.spread(inner.labels, -1)
-        return inner._replace(feature=feature, labels=labels, saved=inner if ctx.training else None)
+        saved = inner if self.keeps.feature else inner._replace(feature=None)
+        return inner._replace(feature=feature, labels=labels, saved=saved if ctx.training else None)
 
     def compute_gradient(
         self, params: Arrays, sources: Arrays, output: Output, grad: Any, needs: Sequence[bool], ctx: Context
