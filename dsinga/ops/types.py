@@ -44,7 +44,8 @@ BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 FLOAT32 = np.dtype(np.float32)  # a comparison with it is quicker than with np.float32, and `is` quicker still
 
 
-class Shaped(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Shaped:
     """The shape and dtype of an array that was freed."""
 
     shape: Shape

@@ -83,18 +83,17 @@ class Recomputation:
         return [edge.node for edge in stages[position].edges if stages[edge.node].recompute and not edge.labels]
 
     def _filled(self, tape: list[TapeEntry], position: int) -> list[Any]:
-        stage, _, sources, _, ctx = tape[position]
-        sources = list(sources)
+        stage, sources = tape[position].stage, list(tape[position].sources)
         for k, edge in enumerate(stage.edges):
             if self._net.stages[edge.node].recompute and not edge.labels:
                 feature = tape[edge.node].output.feature
-                feature = feature if edge.part == WHOLE_FEATURE else feature[edge.part]
-                sources[k : k + 1] = sources_of_layer(stage.layer, [feature], ctx)
+                sources[k] = feature if edge.part == WHOLE_FEATURE else feature[edge.part]
         return sources
 
     def _computed(self, entry: TapeEntry) -> TapeEntry:
         stage, params, sources, output, ctx = entry
         layer, compute = stage.layer, stage.layer.compute_feature
+        sources = sources_of_layer(layer, sources, ctx)
         try:
             if self._observer is None:
                 again = compute(params, sources, ctx)
@@ -233,6 +232,7 @@ def back_propagate(
         if stage.backward and (gradient is not None or stage.starts):
             try:
                 compute, needs = stage.layer.compute_gradient, stage.needs
+                sources = sources_of_layer(stage.layer, sources, ctx)
                 if deferral is not None:
                     put_off = deferral.source_gradients(entry, gradient, sums.keys())
                 if put_off is not None:

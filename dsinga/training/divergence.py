@@ -17,6 +17,7 @@ from dsinga.layers.interface.layer import Layer
 from dsinga.layers.metrics.metric_state import MetricState
 from dsinga.net import NeuralNet
 from dsinga.ops import SparseRows
+from dsinga.ops.types import Shaped
 from dsinga.training.forward_pass import TapeEntry
 from dsinga.training.metrics import Metrics, Reports
 
@@ -145,7 +146,9 @@ def _cause(net: NeuralNet, labels: Collection[int], entries: Iterable[TapeEntry]
     """Say which param or layer was not finite first, with advice; ``labels`` are layers of labels."""
     for stage, params, sources, output, _ in entries:
         for edge, source in zip(stage.edges, sources, strict=False):
-            if edge.labels or edge.node in labels:  # losses have checked these, and their NaN may be masked points
+            if (
+                isinstance(source, Shaped) or edge.labels or edge.node in labels
+            ):  # losses have checked these, and their NaN may be masked points
                 continue
             if not is_finite(source):  # its own entry may be without_features, and was then passed over
                 return _feature(net.stages[edge.node].layer, source)

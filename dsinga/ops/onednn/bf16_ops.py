@@ -180,6 +180,8 @@ class Bf16Ops(Bf16Images):
     def to_float32(self, x: Array) -> Array:
         if isinstance(x, tuple):
             return tuple(map(self.to_float32, x))
+        if isinstance(x, Shaped) and x.dtype == BFLOAT16:
+            return Shaped(x.shape, FLOAT32)
         return to_float32(x) if type(x) is np.ndarray else x
 
     def to_numpy_bf16(self, array: Array) -> Array:
