@@ -46,10 +46,11 @@ FLOAT32 = np.dtype(np.float32)  # a comparison with it is quicker than with np.f
 
 @dataclass(frozen=True, slots=True)
 class Shaped:
-    """The shape and dtype of an array that was freed."""
+    """The shape and dtype of an array that was freed, and whether its numbers were in C order."""
 
     shape: Shape
     dtype: Any
+    in_order: bool
 
     @property
     def ndim(self) -> int:

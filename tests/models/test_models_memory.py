@@ -110,7 +110,8 @@ def test_micro_batches_add_each_gradient_to_a_sum() -> None:
 
 
 def test_blocks_in_turns_need_the_predicted_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    layers = [nn.Input((4, 24, 24)), nn.Conv2D(24, 3, activation="relu"), nn.Conv2D(24, 3), nn.Dense(8), nn.Dense(3)]
+    convolutions = [nn.Conv2D(24, 3, padding="same", activation="relu") for _ in range(3)]
+    layers = [nn.Input((4, 24, 24)), *convolutions, nn.Conv2D(24, 3), nn.Dense(8), nn.Dense(3)]
     model, rng, measured = nn.Sequential(layers), np.random.default_rng(0), []
     model.compile("sgd", "sparse_categorical_crossentropy")
     x, y = rng.normal(size=(64, 4, 24, 24)).astype(np.float32), rng.integers(3, size=64)

@@ -88,7 +88,7 @@ class Keeps:
     def of(self, sources: Sequence[Any]) -> list[Any]:
         """Return the sources that are kept, and the shapes and dtypes of the others."""
         kept = len(sources) if self.sources is None else self.sources
-        freed = (Shaped(x.shape, x.dtype) if hasattr(x, "dtype") else x for x in sources[kept:])
+        freed = (Shaped(x.shape, x.dtype, x.flags.c_contiguous) if hasattr(x, "flags") else x for x in sources[kept:])
         return [*sources[:kept], *freed]
 
 

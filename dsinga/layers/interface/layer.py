@@ -27,7 +27,7 @@ from dsinga.layers.interface.declarations import (
 )
 from dsinga.layers.interface.region import Reach, Region, row_numbers
 from dsinga.ops import Array, Ops
-from dsinga.ops.types import PointRanges
+from dsinga.ops.types import PointRanges, Shaped
 
 FLOAT_BYTES = 4  # of a number in float32
 Arrays = Sequence[Any]  # of the backend; among sources also Records, labels and tuples of parts
@@ -331,9 +331,11 @@ def to_matrix(x: Array, ops: Ops) -> Array:
     return x if x.ndim == 2 else ops.flatten(x)
 
 
-def from_matrix(matrix: Array, like: Array, ops: Ops) -> Array:
+def from_matrix(matrix: Array, like: Array | Shaped, ops: Ops) -> Array:
     """Undo :func:`to_matrix`: return ``matrix`` (B, n) in the shape of ``like`` (B, ...), and its order in memory."""
-    return matrix if like.ndim == 2 else shaped(matrix, like.shape, like.flags.c_contiguous, ops)
+    if like.ndim == 2:
+        return matrix
+    return shaped(matrix, like.shape, like.in_order if isinstance(like, Shaped) else like.flags.c_contiguous, ops)
 
 
 def shaped(x: Array, shape: Shape, in_order: bool, ops: Ops) -> Array:

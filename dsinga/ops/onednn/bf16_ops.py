@@ -181,7 +181,7 @@ class Bf16Ops(Bf16Images):
         if isinstance(x, tuple):
             return tuple(map(self.to_float32, x))
         if isinstance(x, Shaped) and x.dtype == BFLOAT16:
-            return Shaped(x.shape, FLOAT32)
+            return Shaped(x.shape, FLOAT32, x.in_order)
         return to_float32(x) if type(x) is np.ndarray else x
 
     def to_numpy_bf16(self, array: Array) -> Array:
@@ -189,6 +189,9 @@ class Bf16Ops(Bf16Images):
 
     def cast_like(self, x: Array, target: Array) -> Array:
         return cast_like(x, target) if type(x) is np.ndarray and type(target) in (np.ndarray, Shaped) else x
+
+    def as_source(self, x: Array) -> Array:
+        return cast(x, BFLOAT16) if x.dtype == FLOAT32 else x
 
     def convolution(self, x: Array, w: Array, b: Array | None, stride: Sizes, pad: Sizes) -> Array:
         if not _are_numbers(x, w):
