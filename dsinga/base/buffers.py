@@ -1,8 +1,8 @@
 """Reuses the memory of arrays that kernels return, because every iteration needs the same shapes.
 
-Every array is a view of a *base*, an array of bytes. A base is free again once only its pool refers to it. CPython's
-reference counts show this exactly, because every view, memoryview or DLPack export refers to the base. All threads
-share one pool. A thread may also have its own bases, which it uses first, for instance in shared memory.
+Every array is a view of a *base*, an array of bytes. A base is free again once nothing refers to it: every view,
+memoryview or DLPack export of its arrays does. All threads share one pool. A thread may also have its own bases, which
+it uses first, for instance in shared memory; only their list refers to a free one, as CPython's reference counts show.
 """
 
 from __future__ import annotations
@@ -10,6 +10,9 @@ from __future__ import annotations
 import ctypes
 import sys
 import threading
+import weakref
+from bisect import bisect_left, insort
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from math import prod
@@ -21,8 +24,10 @@ ALIGNMENT = 64  # bytes: one AVX-512 register, one cache line
 SMALLEST = 32 * 1024  # bytes; smaller arrays come from malloc, which is quick and returns memory that is in the caches
 # Bytes; larger arrays are not pooled, as they would be idle mostly. A lower limit costs time for new pages.
 LARGEST = 128 * 1024 * 1024
-BUCKET = 1024  # bases of one size; results beyond that number get memory that is not pooled
-IDLE_LIMIT = 512 * 1024 * 1024  # bytes; above, asking for a new base drops the free ones of every size
+LARGE = 256 * 1024  # bytes
+CHUNK = 128 * 1024 * 1024  # bytes of a chunk, which take memory when arrays use them
+SHIFT = 48  # bits of an offset in a chunk
+IDLE_LIMIT = 512 * 1024 * 1024  # bytes; above, a new chunk replaces those that are free
 
 ONE_BASE = 1 << 20  # bytes; larger arrays take turns in one memory where that is asked for
 
@@ -32,53 +37,101 @@ _probe = [np.empty(0)]
 _IDLE = sys.getrefcount(_probe[0])  # the count of an object that only a list refers to
 
 
-def size_class(size: int) -> int:
-    """Round ``size`` up to one of four sizes per power of two, so arrays of similar sizes share memory.
-
-    A base is at most a quarter larger than its array.
-    """
-    step = 1 << max(0, size.bit_length() - 3)
-    return -(-size // step) * step
-
-
 class ResultPool:
-    """Blocks of memory (bases) for arrays, reused once no array refers to them; by size in bytes."""
+    """Memory of arrays, in chunks of which each array has a part (its base), as malloc would.
+
+    A part is free again once no array refers to it, and joins its free neighbours. An array gets the smallest free part
+    that is large enough. Small arrays have chunks of their own (the odd ones), so that they do not divide the parts of
+    large ones. A part begins at ``chunk << SHIFT | offset``, so parts of two chunks are no neighbours.
+    """
 
     def __init__(self) -> None:
-        self.buckets: dict[int, list[np.ndarray]] = {}
         self.lock = threading.Lock()
+        self._forget()
+
+    def clear(self) -> None:
+        """Forget all chunks; each lives on while an array refers to it."""
+        with self.lock:
+            self._forget()
+
+    def _forget(self) -> None:
+        self._chunks: dict[int, memoryview] = {}  # not arrays, which would be the base of their parts' views
+        self._touched: dict[int, int] = {}  # how much of each chunk arrays have had, so that it takes memory
+        self._free: tuple[list[tuple[int, int]], ...] = [], []  # parts of even and odd chunks, as (size, start), sorted
+        self._stops: dict[int, int] = {}  # of free parts, by their start
+        self._starts: dict[int, int] = {}  # and the reverse
+        self._used: dict[int, tuple[weakref.ref[np.ndarray], int, int]] = {}  # by the id of the reference
+        self._returned: deque[weakref.ref[np.ndarray]] = deque()  # appended to by any thread, at any time
+        self._in_use = 0
+
+    @property
+    def size(self) -> int:
+        """How many bytes arrays take, or have taken before."""
+        return sum(self._touched.values())
 
     def take(self, size: int) -> np.ndarray:
-        """Return a block of memory of at least ``size`` bytes, a free one if possible."""
-        size = size_class(size)
+        """Return a block of memory of at least ``size`` bytes."""
         with self.lock:
-            bucket = self.buckets.get(size, ())
-            free = _free(bucket)
-            if free is None:  # one of the next class, as the sizes of arrays may differ at the border of two
-                free = _free(self.buckets.get(size_class(size + 1), ()))
-            if free is not None:
-                return free
-            pooled = sum(each * len(bases) for each, bases in self.buckets.items())
-            if pooled > IDLE_LIMIT and self.idle_bytes() > IDLE_LIMIT:
-                self.drop_idle()
-            base = np.empty(size, np.uint8)
-            if len(bucket) < BUCKET:
-                self.buckets.setdefault(size, []).append(base)
-            return base
+            try:
+                self._take_back()
+                return self._taken(-(-size // ALIGNMENT) * ALIGNMENT)
+            except BaseException:  # an interrupt may have left the parts in disorder
+                self._forget()
+                raise
 
-    def idle_bytes(self) -> int:
-        """Return how many bytes of memory are free for new arrays."""
-        return sum(
-            size * sum(sys.getrefcount(bucket[index]) == _IDLE for index in range(len(bucket)))
-            for size, bucket in self.buckets.items()
-        )
+    def _taken(self, size: int) -> np.ndarray:
+        free = self._free[size < LARGE]
+        place = bisect_left(free, (size, 0))
+        if place == len(free):
+            self._grow(size)
+            place = bisect_left(free, (size, 0))
+        _, start = free[place]
+        stop = self._remove(start)
+        if stop > start + size:
+            self._add(start + size, stop)
+        chunk, offset = start >> SHIFT, start & (1 << SHIFT) - 1
+        self._touched[chunk] = max(self._touched[chunk], offset + size)
+        self._in_use += size
+        base = np.frombuffer(self._chunks[chunk], np.uint8, size, offset)
+        reference = weakref.ref(base, self._returned.append)
+        self._used[id(reference)] = reference, start, start + size
+        return base
 
-    def drop_idle(self) -> None:
-        """Return the free memory to the operating system."""
-        self.buckets = {
-            size: [bucket[index] for index in range(len(bucket)) if sys.getrefcount(bucket[index]) > _IDLE]
-            for size, bucket in self.buckets.items()
-        }
+    def _take_back(self) -> None:
+        """Free the parts of arrays that are gone."""
+        while self._returned:
+            _, start, stop = self._used.pop(id(self._returned.popleft()))
+            self._in_use -= stop - start
+            if start in self._starts:
+                start = self._starts[start]
+                self._remove(start)
+            if stop in self._stops:
+                stop = self._remove(stop)
+            self._add(start, stop)
+
+    def _grow(self, size: int) -> None:
+        """Add a chunk; first drop the free ones if too much memory is idle."""
+        if self.size - self._in_use > IDLE_LIMIT:
+            for chunk in [chunk for chunk in self._chunks if self._stops.get(chunk << SHIFT) == self._end(chunk)]:
+                self._remove(chunk << SHIFT)
+                del self._chunks[chunk], self._touched[chunk]
+        chunk = max(self._chunks, default=0) // 2 * 2 + 2 + (size < LARGE)
+        self._chunks[chunk], self._touched[chunk] = np.empty(max(size, CHUNK), np.uint8).data, 0
+        self._add(chunk << SHIFT, self._end(chunk))
+
+    def _end(self, chunk: int) -> int:
+        return (chunk << SHIFT) + self._chunks[chunk].nbytes
+
+    def _add(self, start: int, stop: int) -> None:
+        insort(self._free[start >> SHIFT & 1], (stop - start, start))
+        self._stops[start], self._starts[stop] = stop, start
+
+    def _remove(self, start: int) -> int:
+        """Remove a free part, and return where it ends."""
+        stop = self._stops.pop(start)
+        free = self._free[start >> SHIFT & 1]
+        del self._starts[stop], free[bisect_left(free, (stop - start, start))]
+        return stop
 
 
 class ThreadBases(threading.local):
@@ -113,7 +166,7 @@ def few_bases(nbytes: Iterable[int], count: int = 1) -> dict[int, list[np.ndarra
 
 def clear() -> None:
     """Give back the memory of all arrays at the end of a run."""
-    pool.buckets = {}
+    pool.clear()
 
 
 def set_hook(hook: Callable[[np.ndarray], Any] | None) -> None:

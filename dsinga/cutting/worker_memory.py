@@ -1,13 +1,11 @@
 """Predicts the memory that a worker needs, from the shapes of its net and what back-propagation keeps.
 
-One iteration is simulated: each array of a layer is allocated, and freed after its last use. Arrays come from a pool
-that keeps them (``dsinga.base.buffers``), so each size counts as often as it is in use at once. Large arrays count only
-while they exist.
+One iteration is simulated: each array of a layer is allocated, and freed after its last use, to its pool
+(``dsinga.base.buffers``).
 """
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
@@ -18,7 +16,7 @@ from dsinga.job.enums import PRECISIONS
 from dsinga.layers.connection import Split
 from dsinga.layers.dense.innerproduct import InnerProduct
 from dsinga.layers.images.convolution import Convolution
-from dsinga.layers.interface.declarations import Bfloat16
+from dsinga.layers.interface.declarations import Bfloat16, Keeps
 from dsinga.layers.interface.layer import FLOAT_BYTES
 from dsinga.net import NeuralNet, Stage
 from dsinga.net.layer_cost import feature_sizes, rows_of
@@ -164,28 +162,17 @@ def snapshot_memory(net: NeuralNet, slots: int) -> int:
 
 
 class _SimulatedPool:
-    """Counts the bytes of a buffer pool; ``most`` is the pool's size plus the peak of large arrays."""
+    """Counts the bytes of a buffer pool; ``most`` is their peak."""
 
     def __init__(self) -> None:
-        self._in_use: Counter[int] = Counter()
-        self._most: Counter[int] = Counter()
-        self._large = self._most_large = 0
+        self._in_use = self.most = 0
 
     def allocate(self, sizes: list[int]) -> None:
-        for size in sizes:
-            self._in_use[size] += 1
-            self._most[size] = max(self._most[size], self._in_use[size])
-            self._large += size if size > LARGEST else 0
-        self._most_large = max(self._most_large, self._large)
+        self._in_use += sum(sizes)
+        self.most = max(self.most, self._in_use)
 
     def free(self, sizes: list[int]) -> None:
-        for size in sizes:
-            self._in_use[size] -= 1
-            self._large -= size if size > LARGEST else 0
-
-    @property
-    def most(self) -> int:
-        return self._most_large + sum(size * count for size, count in self._most.items() if size <= LARGEST)
+        self._in_use -= sum(sizes)
 
 
 def _bf16_positions(net: NeuralNet) -> set[int]:
@@ -210,6 +197,10 @@ def _iteration_memory(net: NeuralNet, bf16: bool) -> tuple[int, int]:
 
     features = {stage.position: sizes(stage, feature_sizes(stage)) for stage in stages}
     saved = {stage.position: stage.layer.saved_sizes(rows_of(stage)) if stage.backward else [] for stage in stages}
+    for stage in stages if narrow else ():
+        if stage.backward and stage.layer.bf16 is not Bfloat16.kFeatures:  # it keeps copies in float32
+            read = (edge.node for edge in stage.edges[: stage.layer.keeps.sources] if edge.node in narrow)
+            saved[stage.position] += [2 * size for node in read for size in features[node]]
     last_uses = _last_backward_uses(net)
     kept = [node for node in last_uses if not stages[node].recompute]
     freed = {stage.position for stage in stages if stage.recompute}
@@ -253,9 +244,14 @@ def _recomputed_for(stage: Stage, stages: Sequence[Stage], freed: Collection[int
 
 
 def _last_backward_uses(net: NeuralNet) -> dict[int, int]:
+    """Return for each layer the last layer, backwards, with a gradient that reads its feature."""
     last_uses: dict[int, int] = {}
     for stage in reversed(net.stages):
         if stage.backward:
-            for node in (stage.position, *(edge.node for edge in stage.edges)):
+            keeps = Keeps() if stage.recompute else stage.layer.keeps
+            nodes = [edge.node for edge in stage.edges[: keeps.sources]]
+            for node in nodes + [stage.position] * keeps.feature:
+                while net.stages[node].layer.part_shapes:  # which has views of its source
+                    node = net.stages[node].edges[0].node
                 last_uses[node] = stage.position
     return last_uses

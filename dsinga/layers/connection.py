@@ -17,7 +17,7 @@ from dsinga.job.component import Settings, setting
 from dsinga.job.limits import Axis, Parts
 from dsinga.layers.interface.checks import shape_text
 from dsinga.layers.interface.context import Context, RecordInfo, cut_evenly
-from dsinga.layers.interface.declarations import Bfloat16, Connection, Cut
+from dsinga.layers.interface.declarations import Bfloat16, Connection, Cut, Keeps
 from dsinga.layers.interface.layer import Array, Arrays, Gradients, Layer, Output, Shape
 from dsinga.layers.interface.region import Reach
 from dsinga.ops import Ops
@@ -38,6 +38,7 @@ class Split(Layer):
     source_count = 1
     cut = Cut(Connection.kOneToOne, by_space=True)
     bf16 = Bfloat16.kFeatures
+    keeps = Keeps(sources=0, feature=False)
 
     def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
         super().__init__(conf, source_shapes, info)
@@ -75,6 +76,7 @@ class SliceLayer(Layer):
     settings: Conf
     source_count = 1
     bf16 = Bfloat16.kFeatures
+    keeps = Keeps(sources=0)
 
     def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
         super().__init__(conf, source_shapes, info)
@@ -139,6 +141,7 @@ class Concate(Layer):
 
     settings: Conf
     bf16 = Bfloat16.kFeatures
+    keeps = Keeps(sources=0, feature=False)
 
     def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
         super().__init__(conf, source_shapes, info)

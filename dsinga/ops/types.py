@@ -44,6 +44,20 @@ BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 FLOAT32 = np.dtype(np.float32)  # a comparison with it is quicker than with np.float32, and `is` quicker still
 
 
+@dataclass(frozen=True, slots=True)
+class Shaped:
+    """The shape and dtype of an array that was freed, and whether its numbers were in C order."""
+
+    shape: Shape
+    dtype: Any
+    in_order: bool
+
+    @property
+    def ndim(self) -> int:
+        """The number of axes."""
+        return len(self.shape)
+
+
 def is_plain(array: Any) -> TypeGuard[np.ndarray]:
     """Whether ``array`` is a C-contiguous float32 numpy array."""
     return type(array) is np.ndarray and array.dtype is FLOAT32 and array.flags.c_contiguous

@@ -47,7 +47,8 @@ def run_passes(
     check_output(layer, params, sources, output)
     if grad is None and not layer.is_loss:
         return Passes(output_on_host(output, ops), (), ())
-    gradients = layer.compute_gradient(params, sources, output, on_device(grad, ops), needs, ctx)
+    kept = output if layer.keeps.feature else output._replace(feature=None)
+    gradients = layer.compute_gradient(params, layer.keeps.of(sources), kept, on_device(grad, ops), needs, ctx)
     check_gradients(layer, params, sources, gradients)
     for_sources, for_params = (on_host(list(arrays), ops) for arrays in gradients)
     return Passes(output_on_host(output, ops), for_sources, for_params)

@@ -6,7 +6,7 @@ Gradients for params can wait for the next collective. Outputs of layers can be 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from functools import cache
 from typing import Any
@@ -30,7 +30,13 @@ from dsinga.ops import SparseRows
 from dsinga.ops.factored_gradient import to_dense
 from dsinga.ops.sparse import add_up, no_rows
 from dsinga.training.divergence import check_layer_gradient, check_losses
-from dsinga.training.forward_pass import TapeEntry, forward_pass, sources_of_layer, without_features
+from dsinga.training.forward_pass import (
+    TapeEntry,
+    forward_pass,
+    needed_for_gradient,
+    sources_of_layer,
+    without_features,
+)
 from dsinga.training.metrics import Metrics, defer_metrics, read_metrics, report_metrics
 
 MOST_DEFERRED = 2  # gradients that wait: each keeps a feature and its gradient in memory
@@ -50,7 +56,7 @@ class Recomputation:
 
     def free(self, entry: TapeEntry) -> TapeEntry:
         """Free the outputs of a layer that can be recomputed in the backward pass."""
-        stage, params, sources, output, ctx = entry
+        stage, params, sources, output, ctx = entry if entry.stage.recompute else needed_for_gradient(entry)
         stages = self._net.stages
         if stage.edges:
             again = [stages[edge.node].recompute and not edge.labels for edge in stage.edges]
@@ -78,18 +84,17 @@ class Recomputation:
         return [edge.node for edge in stages[position].edges if stages[edge.node].recompute and not edge.labels]
 
     def _filled(self, tape: list[TapeEntry], position: int) -> list[Any]:
-        stage, _, sources, _, ctx = tape[position]
-        sources = list(sources)
+        stage, sources = tape[position].stage, list(tape[position].sources)
         for k, edge in enumerate(stage.edges):
             if self._net.stages[edge.node].recompute and not edge.labels:
                 feature = tape[edge.node].output.feature
-                feature = feature if edge.part == WHOLE_FEATURE else feature[edge.part]
-                sources[k : k + 1] = sources_of_layer(stage.layer, [feature], ctx)
+                sources[k] = feature if edge.part == WHOLE_FEATURE else feature[edge.part]
         return sources
 
     def _computed(self, entry: TapeEntry) -> TapeEntry:
         stage, params, sources, output, ctx = entry
         layer, compute = stage.layer, stage.layer.compute_feature
+        sources = sources_of_layer(layer, sources, ctx)
         try:
             if self._observer is None:
                 again = compute(params, sources, ctx)
@@ -210,10 +215,12 @@ def back_propagate(
     for entry in forward_pass(net, values, records, ctx):
         if again is not None and (entry.stage.backward or entry.stage.recompute):
             tape.append(again.free(entry))
+        elif entry.stage.backward:
+            tape.append(entry if ctx.observer else needed_for_gradient(entry))
         else:
-            tape.append(entry if entry.stage.backward else without_features(entry))
+            tape.append(without_features(entry))
         del entry  # or it would keep features alive that the tape has dropped
-    metrics = metrics_of_layers(net, tape, ctx)
+    metrics = metrics_of_layers(net, tape, ctx, lambda: forward_pass(net, values, records, ctx))
     gradients: list[Any] = [None] * len(tape)  # for the feature of each layer, as far as they have come in
     sums: dict[str, Array] = {}  # for params, likewise
     observe = ctx.observer
@@ -226,6 +233,7 @@ def back_propagate(
         if stage.backward and (gradient is not None or stage.starts):
             try:
                 compute, needs = stage.layer.compute_gradient, stage.needs
+                sources = sources_of_layer(stage.layer, sources, ctx)
                 if deferral is not None:
                     put_off = deferral.source_gradients(entry, gradient, sums.keys())
                 if put_off is not None:
@@ -260,15 +268,20 @@ def back_propagate(
     return metrics
 
 
-def metrics_of_layers(net: NeuralNet, tape: Sequence[TapeEntry], ctx: Context) -> Metrics:
-    """Return the metrics of a forward pass. Raises Diverged if a loss is not finite."""
+def metrics_of_layers(
+    net: NeuralNet, tape: Sequence[TapeEntry], ctx: Context, repeat: Callable[[], Iterable[TapeEntry]]
+) -> Metrics:
+    """Return the metrics of a forward pass. Raises Diverged if a loss is not finite.
+
+    ``repeat`` computes the pass again, to find the cause.
+    """
     layer_metrics = ((entry.stage.layer.name, entry.output.metrics) for entry in tape if entry.output.metrics)
     if ctx.unread is not None:  # the update then asks on the device whether losses are finite
         return defer_metrics(layer_metrics, ctx)
     reports = read_metrics(layer_metrics, ctx.ops)
     metrics = report_metrics(net, reports)
     if not ctx.skips:
-        check_losses(net, tape, reports, ctx)
+        check_losses(net, tape, reports, ctx, repeat)
     return metrics
 
 

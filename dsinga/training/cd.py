@@ -14,7 +14,7 @@ from dsinga.layers.interface.layer import Array, Arrays
 from dsinga.layers.rbm import RBMHid, RBMVis, Reconstruction
 from dsinga.net import NeuralNet
 from dsinga.training.bp import Push, with_zero_rows
-from dsinga.training.forward_pass import TapeEntry, forward_pass
+from dsinga.training.forward_pass import TapeEntry, forward_pass, sources_of_layer
 from dsinga.training.metrics import Metrics, read_metrics, report_metrics
 
 
@@ -91,7 +91,7 @@ class ContrastiveDivergence(Configured):
             )
         names = reconstruction.stage.params, hidden.stage.params
         machine = Machine(layer.visible, layer.hidden, reconstruction.params, hidden.params, *names)
-        data = UnitStatistics(*reconstruction.sources)
+        data = UnitStatistics(*sources_of_layer(layer, reconstruction.sources, ctx))
         if layer.hidden.persistent:
             model, chain = follow_chain(machine, hidden.params[-1], self.settings.cd_k, ctx)
             push(machine.hidden_names[-1], with_zero_rows(chain, layer.hidden.params[-1], ctx))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NoReturn, cast
 
@@ -12,11 +12,12 @@ import numpy as np
 from dsinga.base.arrays import first_not_finite, is_finite
 from dsinga.base.errors import Diverged
 from dsinga.base.registry import is_user_code
-from dsinga.layers.interface.context import Context, PassObserver, Records
+from dsinga.layers.interface.context import Context, PassObserver, Records, single_worker
 from dsinga.layers.interface.layer import Layer
 from dsinga.layers.metrics.metric_state import MetricState
 from dsinga.net import NeuralNet
 from dsinga.ops import SparseRows
+from dsinga.ops.types import Shaped
 from dsinga.training.forward_pass import TapeEntry
 from dsinga.training.metrics import Metrics, Reports
 
@@ -111,17 +112,26 @@ def check_metrics(metrics: Metrics, step: int) -> None:
         raise Diverged(f"{name!r} is not finite at step {step}; {ADVICE}")
 
 
-def check_losses(net: NeuralNet, tape: Sequence[TapeEntry], reports: Reports, ctx: Context) -> None:
+def check_losses(
+    net: NeuralNet,
+    tape: Sequence[TapeEntry],
+    reports: Reports,
+    ctx: Context,
+    repeat: Callable[[], Iterable[TapeEntry]],
+) -> None:
     """Raise Diverged, with step, loss and layer, if a forward pass has a metric that is not finite.
 
-    Raises UserError if targets are the cause.
+    The pass is repeated to find the layer, because the tape lacks features. With other workers, which do not repeat it,
+    the layer is the first of those that the tape has. Raises UserError if targets are the cause.
     """
     for loss, metrics in reports:
         if not all_finite(metrics):
             for stage, _, sources, _, layer_ctx in tape:
                 if stage.layer.is_loss:
                     stage.layer.check_sources(sources, layer_ctx)
-            raise Diverged(f"the loss of layer {loss!r} is not finite at step {ctx.step}: {_cause(net, tape)}")
+            alone = ctx.all_reduce is single_worker and not net.bridged
+            cause = _cause(net, _label_nodes(tape), repeat() if alone else tape)
+            raise Diverged(f"the loss of layer {loss!r} is not finite at step {ctx.step}: {cause}")
 
 
 def check_params_finite(params: Mapping[str, Any], step: int) -> None:
@@ -132,12 +142,13 @@ def check_params_finite(params: Mapping[str, Any], step: int) -> None:
         raise Diverged(f"{why}; {REMEDY}")
 
 
-def _cause(net: NeuralNet, tape: Sequence[TapeEntry]) -> str:
-    """Say which param or layer was not finite first, with advice."""
-    labels = _label_nodes(tape)
-    for stage, params, sources, output, _ in tape:
+def _cause(net: NeuralNet, labels: Collection[int], entries: Iterable[TapeEntry]) -> str:
+    """Say which param or layer was not finite first, with advice; ``labels`` are layers of labels."""
+    for stage, params, sources, output, _ in entries:
         for edge, source in zip(stage.edges, sources, strict=False):
-            if edge.labels or edge.node in labels:  # losses have checked these, and their NaN may be masked points
+            if (
+                isinstance(source, Shaped) or edge.labels or edge.node in labels
+            ):  # losses have checked these, and their NaN may be masked points
                 continue
             if not is_finite(source):  # its own entry may be without_features, and was then passed over
                 return _feature(net.stages[edge.node].layer, source)

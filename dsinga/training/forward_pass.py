@@ -17,7 +17,10 @@ from dsinga.training.metrics import Metrics, defer_metrics, read_metrics, report
 
 
 class TapeEntry(NamedTuple):
-    """The inputs and the output of a layer in the forward pass, kept for the backward pass."""
+    """The inputs and the output of a layer in the forward pass, kept for the backward pass.
+
+    Inputs are features as they were made; :func:`sources_of_layer` converts them for the layer.
+    """
 
     stage: Stage
     params: list[Array]
@@ -71,6 +74,7 @@ def forward_pass(
         for name in stage.params:
             if name not in params_by_name:
                 params_by_name[name] = values[name]
+        given = sources
         if has_bf16:
             sources = sources_of_layer(layer, sources, ctx)
         layer_ctx = ctx if stage.rows is None else ctx.of(stage.rows, layer.region is not None)
@@ -102,8 +106,8 @@ def forward_pass(
                 params_by_name[name] = output.state[role]
         for node in stage.releases:
             features[node] = None
-        yield TapeEntry(stage, params, sources, output, layer_ctx)
-        del sources, output  # or they would live while the next layer computes
+        yield TapeEntry(stage, params, given, output, layer_ctx)
+        del sources, given, output  # or they would live while the next layer computes
 
 
 def sources_of_layer(layer: Layer, sources: list[Any], ctx: Context) -> list[Any]:
@@ -119,6 +123,15 @@ def without_features(entry: TapeEntry) -> TapeEntry:
     return TapeEntry(
         entry.stage, entry.params, [], Output(None, None, output.labels, output.metrics, output.state), entry.ctx
     )
+
+
+def needed_for_gradient(entry: TapeEntry) -> TapeEntry:
+    """Drop the inputs and the output that a layer's gradient does not read, to free memory."""
+    stage, params, sources, output, ctx = entry
+    keeps = stage.layer.keeps
+    if keeps.sources is not None:
+        sources = keeps.of(sources)
+    return TapeEntry(stage, params, sources, output if keeps.feature else output._replace(feature=None), ctx)
 
 
 def part_of(features: list[Any], edge: Edge) -> Any:

@@ -85,18 +85,17 @@ def test_an_iteration_needs_the_predicted_memory(
     net, rng = net_of(job, info), np.random.default_rng(0)
     pool = buffers.ResultPool()
     monkeypatch.setattr(buffers, "pool", pool)
-    monkeypatch.setattr(buffers, "size_class", lambda size: size)  # what a base has beyond its arrays takes no pages
     values = initial_values(net.params, 1)
     data = rng.integers(0, info.codes or 256, (info.batchsize, *info.shape))
     labels = np.zeros((info.batchsize, *info.label_shape), info.label_dtype)
     records = Records(data.astype(np.int32 if info.codes else np.uint8), labels)
     if not info.has_labels:
         records = records._replace(labels=None)
-    gradients = {}
     for _ in range(2):  # the second iteration reuses the arrays of the first one
+        gradients: dict[str, Any] = {}
         ctx = Context(ops, Phase.kTrain, Rows(0, info.batchsize, info.batchsize), 1, 0)
         bp(net, values, {"data": records}, ctx, gradients.__setitem__)
-    allocated = sum(size * len(bases) for size, bases in pool.buckets.items())
+    allocated = pool.size
     memory = worker_memory(net, slots=1, bf16=ops.has_bf16_features)
     iteration = memory.features + memory.workspaces + memory.gradients - memory.passing
     assert allocated == pytest.approx(iteration, rel=0.16)
@@ -118,8 +117,8 @@ def test_a_thread_has_one_copy_of_the_params_for_its_blocks() -> None:
 
 
 def test_blocks_in_turns_need_the_predicted_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(buffers, "size_class", lambda size: size)
-    layers = [nn.Input((4, 24, 24)), nn.Conv2D(24, 3, activation="relu"), nn.Conv2D(24, 3), nn.Dense(8), nn.Dense(3)]
+    convolutions = [nn.Conv2D(24, 3, padding="same", activation="relu") for _ in range(3)]
+    layers = [nn.Input((4, 24, 24)), *convolutions, nn.Conv2D(24, 3), nn.Dense(8), nn.Dense(3)]
     model, rng, measured = nn.Sequential(layers), np.random.default_rng(0), []
     model.compile("sgd", "sparse_categorical_crossentropy")
     x, y = rng.normal(size=(64, 4, 24, 24)).astype(np.float32), rng.integers(3, size=64)
@@ -130,7 +129,7 @@ def test_blocks_in_turns_need_the_predicted_memory(monkeypatch: pytest.MonkeyPat
         monkeypatch.setattr(buffers, "pool", pool)
         nets, ctx = open_cut_nets(job, 8, lambda net: 1, 1), Context(get_ops(), Phase.kTrain, Rows(0, 64, 64), 1)
         nets.backward(bp, net, initial_values(net.params, 1), {"data": Records(x, y)}, ctx, lambda name, gradient: None)
-        measured.append(sum(size * len(bases) for size, bases in pool.buckets.items()))
+        measured.append(pool.size)
         (memory,) = training_memory(job, [net], reader)
         assert measured[-1] < 1.08 * (memory.features + memory.workspaces + memory.gradients)
     assert measured[1] < measured[0] * 2 / 3  # of half the blocks, and the sums of gradients

@@ -12,7 +12,7 @@ from dsinga.job import DropoutUnit, LayerConf
 from dsinga.job.component import Settings, setting
 from dsinga.job.limits import Natural, NonNegative, Share
 from dsinga.layers.interface.context import Context, RecordInfo, Rows
-from dsinga.layers.interface.declarations import Bfloat16, Connection, Cut, ParamSpec, SourceKind
+from dsinga.layers.interface.declarations import Bfloat16, Connection, Cut, Keeps, ParamSpec, SourceKind
 from dsinga.layers.interface.layer import Array, Arrays, Gradients, Layer, Output, Shape, float_bytes, from_matrix
 from dsinga.layers.interface.region import Reach
 from dsinga.ops import Ops
@@ -27,6 +27,7 @@ class ElementwiseFunction(Layer):
     source_kind = SourceKind.kAnyShape
     source_count = 1
     cut = Cut(Connection.kOneToOne, by_space=True)
+    keeps = Keeps(sources=0)
 
     def reach(self) -> tuple[Reach, ...]:
         return self.same_points()
@@ -84,6 +85,7 @@ class PReLU(Layer):
     settings: Conf
     source_count = 1
     cut = Cut(Connection.kOneToOne, by_space=True)
+    keeps = Keeps(feature=False)
 
     def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
         super().__init__(conf, source_shapes, info)
@@ -179,6 +181,7 @@ class Dropout(Layer):
     settings: Conf
     source_count = 1
     cut = Cut(Connection.kOneToOne, by_space=True)
+    keeps = Keeps(sources=0, feature=False)
 
     def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
         super().__init__(conf, source_shapes, info)

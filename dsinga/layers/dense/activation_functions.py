@@ -13,6 +13,7 @@ from dsinga.job.component import Fault, Settings, setting
 from dsinga.job.limits import NonNegative
 from dsinga.layers.dense.activation import ElementwiseFunction, ReLU, Sigmoid, STanh, Tanh
 from dsinga.layers.interface.context import Context, RecordInfo
+from dsinga.layers.interface.declarations import Bfloat16, Keeps
 from dsinga.layers.interface.layer import Array, Arrays, Gradients, Output, Shape
 from dsinga.ops import Ops
 
@@ -22,8 +23,14 @@ SELU_SCALE, SELU_ALPHA = 1.0507009873554805, 1.6732632423543772
 class FunctionOfSource(ElementwiseFunction):
     """Base of activations with a derivative computed from x, because y does not determine x."""
 
+    keeps = Keeps(feature=False)
+
     def backward(self, y: Array, dy: Array, ops: Ops) -> Array:
         raise NotImplementedError("two numbers x may have the same y")
+
+    def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
+        x, ops = sources[0], ctx.ops
+        return Output(ops.cast_like(self.forward(ops.to_float32(x), ops), x))
 
     @abstractmethod
     def derive(self, x: Array, dy: Array, ops: Ops) -> Array:
@@ -32,11 +39,16 @@ class FunctionOfSource(ElementwiseFunction):
     def compute_gradient(
         self, params: Arrays, sources: Arrays, output: Output, grad: Any, needs: Sequence[bool], ctx: Context
     ) -> Gradients:
-        return (self.derive(sources[0], grad, ctx.ops) if needs[0] else None,), ()
+        if not needs[0]:
+            return (None,), ()
+        ops, x = ctx.ops, sources[0]
+        return (ops.cast_like(self.derive(ops.to_float32(x), ops.to_float32(grad), ops), x),), ()
 
 
 class GELU(FunctionOfSource):
     """GELU, x·Φ(x) with the normal distribution Φ; Hendrycks and Gimpel, Gaussian Error Linear Units (2016)."""
+
+    bf16 = Bfloat16.kFeatures
 
     def forward(self, x: Array, ops: Ops) -> Array:
         return ops.gelu(x)
@@ -47,6 +59,8 @@ class GELU(FunctionOfSource):
 
 class SiLU(FunctionOfSource):
     """SiLU, x·σ(x) with the logistic function σ (Swish); Ramachandran et al., Searching for Activations (2017)."""
+
+    bf16 = Bfloat16.kFeatures
 
     def forward(self, x: Array, ops: Ops) -> Array:
         return ops.silu(x)
@@ -140,6 +154,8 @@ class HardSigmoid(ElementwiseFunction):
 
 class HardSwish(FunctionOfSource):
     """Hard swish, x·clip(x + 3, 0, 6) / 6; Howard et al., Searching for MobileNetV3 (2019)."""
+
+    bf16 = Bfloat16.kFeatures
 
     def forward(self, x: Array, ops: Ops) -> Array:
         return ops.hard_swish(x)
@@ -245,12 +261,17 @@ class Activation(ElementwiseFunction):
         given = {name: value for name in numbers if (value := getattr(self.settings, name)) is not None}
         vars(self.function).update(numbers | given, kind=self.settings.type)
         self.bf16 = self.function.bf16
+        if not self.runs_user_code:
+            self.keeps = self.function.keeps
 
     def forward(self, x: Array, ops: Ops) -> Array:
         return self.function.forward(x, ops)
 
     def backward(self, y: Array, dy: Array, ops: Ops) -> Array:
         return self.function.backward(y, dy, ops)
+
+    def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
+        return self.function.compute_feature(params, sources, ctx)
 
     def compute_gradient(
         self, params: Arrays, sources: Arrays, output: Output, grad: Any, needs: Sequence[bool], ctx: Context

@@ -14,7 +14,7 @@ from dsinga.job import LayerConf
 from dsinga.job.component import Fault, Settings, required, setting
 from dsinga.layers.interface.checks import shape_text
 from dsinga.layers.interface.context import Context, RecordInfo
-from dsinga.layers.interface.declarations import Connection, Cut
+from dsinga.layers.interface.declarations import Connection, Cut, Keeps
 from dsinga.layers.interface.layer import Array, Arrays, Gradients, Layer, Output, Shape
 from dsinga.layers.interface.region import Reach
 from dsinga.layers.interface.taps import Taps, weighted
@@ -56,6 +56,8 @@ COMPUTE: Mapping[Operator, Callable[[Any, Any, Any], Any]] = {
     Operator.GREATER_EQUAL: lambda xp, a, b: xp.greater_equal(a, b),
 }
 COMPARISONS = (Operator.EQUAL, Operator.NOT_EQUAL, Operator.GREATER, Operator.GREATER_EQUAL)
+
+LINEAR = (Operator.ADD, Operator.SUBTRACT, Operator.AVERAGE, *COMPARISONS)  # with gradients that need no operands
 
 
 def _transposed(matrices: Array) -> Array:
@@ -108,10 +110,13 @@ class Arithmetic(Layer):
 
     settings: Conf
     cut = Cut(Connection.kOneToOne, by_space=True)
+    keeps = Keeps(feature=False)
 
     def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
         super().__init__(conf, source_shapes, info)
         self.expect_sources(1 if self.settings.number is not None else 2)
+        if self.settings.operator in LINEAR and not self.runs_user_code:
+            self.keeps = Keeps(sources=0, feature=False)
         if self.settings.number is None:
             self.shape = self._joint_shape(*self.source_shapes)
 

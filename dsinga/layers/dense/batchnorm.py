@@ -13,7 +13,7 @@ from dsinga.job import LayerConf
 from dsinga.job.component import Settings, setting
 from dsinga.job.limits import Count, Natural, Positive, Unit
 from dsinga.layers.interface.context import Columns, Context, RecordInfo, single_worker
-from dsinga.layers.interface.declarations import Bfloat16, Connection, Cut, ParamSpec
+from dsinga.layers.interface.declarations import Bfloat16, Connection, Cut, Keeps, ParamSpec
 from dsinga.layers.interface.layer import Array, Arrays, Gradients, Layer, Output, Shape, as_class, float_bytes
 from dsinga.layers.interface.region import Reach
 from dsinga.ops.types import NotCapturable
@@ -69,6 +69,7 @@ class BatchNorm(Layer):
     source_count: ClassVar[int | None] = 1
     cut = Cut(Connection.kOneToOne, by_space=True)
     bf16 = Bfloat16.kFeatures
+    keeps = Keeps(feature=False)
 
     def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
         super().__init__(conf, source_shapes, info)
@@ -199,6 +200,7 @@ class RectifiedBatchNorm(BatchNorm):
 
     source_count = None
     bf16 = Bfloat16.kFeatures
+    keeps = Keeps(sources=1)
 
     @classmethod
     def of(cls, layer: BatchNorm, added: int = 0) -> RectifiedBatchNorm:
@@ -244,6 +246,7 @@ class GroupNorm(Layer):
     settings: Conf
     source_count = 1
     cut = Cut(Connection.kOneToOne, by_space=True)
+    keeps = Keeps(feature=False)
 
     def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
         super().__init__(conf, source_shapes, info)

@@ -11,7 +11,7 @@ from dsinga.job import LayerConf
 from dsinga.job.component import Settings, setting
 from dsinga.job.limits import Positive
 from dsinga.layers.interface.context import Context, RecordInfo
-from dsinga.layers.interface.declarations import Bfloat16, Connection, Cut, SourceKind
+from dsinga.layers.interface.declarations import Bfloat16, Connection, Cut, Keeps, SourceKind
 from dsinga.layers.interface.layer import Array, Arrays, Gradients, Layer, Output, Shape, from_matrix, to_matrix
 from dsinga.layers.interface.region import Reach
 
@@ -38,6 +38,7 @@ class Add(ElementwiseCombination):
     """The sum of the sources, such as x + f(x) of a residual net (He et al., Deep Residual Learning, 2016)."""
 
     bf16 = Bfloat16.kFeatures
+    keeps = Keeps(sources=0, feature=False)
 
     def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
         return Output(reduce(ctx.ops.add, sources))
@@ -51,6 +52,8 @@ class Add(ElementwiseCombination):
 @register("layer", kMultiply=721)
 class Multiply(ElementwiseCombination):
     """The product of the sources, such as x·gate(x)."""
+
+    keeps = Keeps(feature=False)
 
     def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
         return Output(reduce(ctx.ops.multiply, sources))

@@ -12,7 +12,7 @@ from dsinga.job import LayerConf
 from dsinga.job.component import Settings, required, setting
 from dsinga.job.limits import Count, Natural
 from dsinga.layers.interface.context import Context, RecordInfo
-from dsinga.layers.interface.declarations import Connection, Cut, ParamSpec, SourceKind
+from dsinga.layers.interface.declarations import Connection, Cut, Keeps, ParamSpec, SourceKind
 from dsinga.layers.interface.layer import Array, Arrays, Gradients, Layer, Output, Shape
 from dsinga.ops import SparseRows
 from dsinga.ops.recorded_array import recorder
@@ -117,6 +117,7 @@ class Embedding(CodesLayer):
 
     settings: Conf
     cut = Cut(gathered_because="has steps where others have features")
+    keeps = Keeps(feature=False)
 
     def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
         super().__init__(conf, source_shapes, info)

@@ -11,7 +11,7 @@ from dsinga.job import LayerConf
 from dsinga.job.component import Settings, required, setting
 from dsinga.job.limits import Count
 from dsinga.layers.interface.context import Context, RecordInfo
-from dsinga.layers.interface.declarations import Bfloat16, Connection, Cut, ParamSpec, SourceKind
+from dsinga.layers.interface.declarations import Bfloat16, Connection, Cut, Keeps, ParamSpec, SourceKind
 from dsinga.layers.interface.layer import (
     Array,
     Arrays,
@@ -52,6 +52,7 @@ class InnerProduct(Layer):
     source_count = 1
     cut = Cut(Connection.kOneToAll, width="num_output")
     bf16 = Bfloat16.kFeatures
+    keeps = Keeps(sources=0, feature=False)
     rounds_source = rounds_gradient = True
     gathers: bool = False
 
@@ -67,7 +68,7 @@ class InnerProduct(Layer):
         self.shape = (self.source_shapes[0][0], outputs)
 
     def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
-        x = to_matrix(sources[0], ctx.ops)
+        x = ctx.ops.as_source(to_matrix(sources[0], ctx.ops))
         weight = ctx.ops.as_factor(params[0])
         y = self.multiply(x, weight, params[1] if self.bias else None, ctx.ops)
         # x is saved, since flattening a channels-last image makes a copy
@@ -80,28 +81,31 @@ class InnerProduct(Layer):
     def compute_gradient(
         self, params: Arrays, sources: Arrays, output: Output, grad: Any, needs: Sequence[bool], ctx: Context
     ) -> Gradients:
-        (x, weight), ops = output.saved, ctx.ops
+        (x, weight), ops, dx = output.saved, ctx.ops, None
+        if apart := needs[0] and (self.gathers or x.dtype != sources[0].dtype):  # the gradient for x has x's dtype
+            dx = ops.inner_product(grad, weight, None, not self.transpose)
         if self.gathers:
             arrays = {"x": ops.to_numpy_bf16(x), "dy": ops.to_numpy_bf16(grad)}
             gathered = (ctx.all_gather(f"{self.name}.{name}", array) for name, array in arrays.items())
             all_x, all_dy = (ops.upload(array).result() for array in gathered)
             _, dw, db = ops.inner_product_grad(all_x, weight, all_dy, self.transpose, False, self.bias)
-            dx = ops.inner_product(grad, weight, None, not self.transpose) if needs[0] else None
         else:
-            dx, dw, db = ops.inner_product_grad(x, weight, grad, self.transpose, needs[0], self.bias, ctx.adds_later)
+            needs_x = needs[0] and not apart
+            of_x, dw, db = ops.inner_product_grad(x, weight, grad, self.transpose, needs_x, self.bias, ctx.adds_later)
+            dx = dx if apart else of_x
         if dx is not None:
-            dx = from_matrix(dx, sources[0], ctx.ops)
+            dx = from_matrix(dx, sources[0], ops)
         return (dx,), (dw, db) if self.bias else (dw,)
 
     def saved_sizes(self, rows: int) -> list[int]:
-        source = self.source_shapes[0]
-        return [float_bytes(rows, source)] if len(source) > 2 else []  # the flattened image
+        return [float_bytes(rows, self.source_shapes[0])]  # the source, flattened
 
 
 class RectifiedInnerProduct(InnerProduct):
     """A fully connected layer fused with a rectifier, to save passes over memory (:mod:`dsinga.net.fusion`)."""
 
     bf16 = Bfloat16.kFeatures
+    keeps = Keeps(sources=0)
 
     def multiply(self, x: Array, weight: Array, bias: Array | None, ops: Ops) -> Array:
         return ops.rectified_inner_product(x, weight, bias, self.transpose)
@@ -131,6 +135,7 @@ class LearnedVector(Layer):
     settings: Conf
     source_count = 1
     cut = Cut(gathered_because="takes nothing from its source but the number of rows")
+    keeps = Keeps(feature=False)
 
     def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
         super().__init__(conf, source_shapes, info)

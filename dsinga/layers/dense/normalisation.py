@@ -15,7 +15,7 @@ from dsinga.job.component import Fault, Settings, setting
 from dsinga.job.limits import Count, NonNegative, Pixels, Positive, Range
 from dsinga.layers.interface.checks import shape_text
 from dsinga.layers.interface.context import Columns, Context, RecordInfo
-from dsinga.layers.interface.declarations import Bfloat16, Connection, Cut, ParamSpec, SourceKind
+from dsinga.layers.interface.declarations import Bfloat16, Connection, Cut, Keeps, ParamSpec, SourceKind
 from dsinga.layers.interface.layer import (
     Array,
     Arrays,
@@ -119,6 +119,7 @@ class LayerNorm(RowNorm):
         epsilon: Positive = setting(1e-5, "what is added to the variance; beyond SINGA")
 
     settings: Conf
+    keeps = Keeps(feature=False)
 
     def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
         super().__init__(conf, source_shapes, info)
@@ -157,6 +158,7 @@ class RMSNorm(RowNorm):
         epsilon: Positive = setting(1e-5, "what is added to the mean square; beyond SINGA")
 
     settings: Conf
+    keeps = Keeps(feature=False)
 
     def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
         x = self._rows(sources[0], ctx)

@@ -12,7 +12,7 @@ from dsinga.job.component import Settings, required, setting
 from dsinga.job.limits import Count, Range, Steps
 from dsinga.layers.interface.checks import shape_text
 from dsinga.layers.interface.context import Context, RecordInfo
-from dsinga.layers.interface.declarations import Bfloat16, Cut, SourceKind
+from dsinga.layers.interface.declarations import Bfloat16, Cut, Keeps, SourceKind
 from dsinga.layers.interface.layer import Arrays, Gradients, Layer, Output, Shape, from_matrix, shaped, to_matrix
 
 
@@ -31,6 +31,7 @@ class Permute(Layer):
     settings: Conf
     source_count = 1
     cut = Cut(gathered_because="gives the features of a row another order of axes")
+    keeps = Keeps(sources=0, feature=False)
 
     def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
         super().__init__(conf, source_shapes, info)
@@ -63,6 +64,7 @@ class Repeat(Layer):
     settings: Conf
     source_count = 1
     cut = Cut(gathered_because="has steps where others have features")
+    keeps = Keeps(sources=0, feature=False)
 
     def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
         super().__init__(conf, source_shapes, info)
@@ -100,6 +102,7 @@ class Reshape(Layer):
     source_kind = SourceKind.kVectors
     cut = Cut(gathered_because="gives the features of a row another order of axes")
     bf16 = Bfloat16.kFeatures
+    keeps = Keeps(feature=False)
 
     def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
         super().__init__(conf, source_shapes, info)

@@ -28,7 +28,7 @@ from dsinga.layers.images.sliding import (
 )
 from dsinga.layers.interface.checks import shape_text
 from dsinga.layers.interface.context import Columns, Context, RecordInfo
-from dsinga.layers.interface.declarations import Bfloat16, Connection, Cut, ParamSpec
+from dsinga.layers.interface.declarations import Bfloat16, Connection, Cut, Keeps, ParamSpec
 from dsinga.layers.interface.layer import Array, Arrays, Gradients, Layer, Output, Shape, float_bytes
 from dsinga.layers.interface.region import Reach, Region
 from dsinga.layers.interface.taps import Taps, combine, combine_grad, taps_of_region
@@ -72,6 +72,7 @@ class Convolution(Layer):
     source_count = 1
     cut = Cut(Connection.kOneToAll, width="num_filters", by_space=True)
     bf16 = Bfloat16.kFeatures
+    keeps = Keeps(feature=False)
     rounds_source = rounds_gradient = True
 
     def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
@@ -241,6 +242,7 @@ class Pooling(Layer):
     source_count = 1
     cut = Cut(Connection.kOneToOne, by_space=True)
     bf16 = Bfloat16.kFeatures
+    keeps = Keeps(feature=False)
     taps: tuple[Taps, ...] = ()  # the points of windows that the kernels of backends do not have
 
     def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):

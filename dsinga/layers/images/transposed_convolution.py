@@ -18,7 +18,7 @@ from dsinga.layers.images.convolution import GATHERED
 from dsinga.layers.images.sliding import Window, WindowConf, as_images, embed, same_window, window_shape, window_sizes
 from dsinga.layers.interface.checks import shape_text
 from dsinga.layers.interface.context import Context, RecordInfo
-from dsinga.layers.interface.declarations import Bfloat16, Connection, Cut, ParamSpec
+from dsinga.layers.interface.declarations import Bfloat16, Connection, Cut, Keeps, ParamSpec
 from dsinga.layers.interface.layer import Array, Arrays, Gradients, Layer, Output, Shape
 from dsinga.layers.interface.region import FILL, Reach, Region
 from dsinga.ops.layout import extents
@@ -63,6 +63,7 @@ class TransposedConvolution(Layer):
     source_count = 1
     cut = Cut(Connection.kOneToAll, width="num_filters", by_space=True)
     bf16 = Bfloat16.kFeatures
+    keeps = Keeps(feature=False)
     rounds_source = rounds_gradient = True
     cropped: tuple[slice, ...] | None = None  # the pixels of the result that a part of the layer computes
 

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from dsinga.ops.types import Shape
+from dsinga.ops.types import Shape, Shaped
 
 
 @dataclass(frozen=True)
@@ -70,6 +70,26 @@ class SourceKind(Enum):
     def takes_vectors(self) -> bool:
         """Whether the layer flattens rows itself, so that an nn.Flatten before it adds no layer."""
         return self in (SourceKind.kVectors, SourceKind.kAnyShape)
+
+
+@dataclass(frozen=True)
+class Keeps:
+    """The declaration of what a layer's gradient reads of its forward pass; training frees the rest.
+
+    Attributes:
+        sources: how many sources it reads, from the first; None for all. It gets the others as
+            :class:`dsinga.ops.types.Shaped`.
+        feature: whether it reads ``output.feature``, which is None otherwise.
+    """
+
+    sources: int | None = None
+    feature: bool = True
+
+    def of(self, sources: Sequence[Any]) -> list[Any]:
+        """Return the sources that are kept, and the shapes and dtypes of the others."""
+        kept = len(sources) if self.sources is None else self.sources
+        freed = (Shaped(x.shape, x.dtype, x.flags.c_contiguous) if hasattr(x, "flags") else x for x in sources[kept:])
+        return [*sources[:kept], *freed]
 
 
 @dataclass(frozen=True)
@@ -148,6 +168,7 @@ DECLARED = {
     "labels": (Labels, "labels = Labels(source=1)"),
     "new_labels": (LabelFormat | None, "new_labels = LabelFormat()"),
     "cut": (Cut, "cut = Cut(Connection.kOneToOne)"),
+    "keeps": (Keeps, "keeps = Keeps(feature=False)"),
 }
 
 

@@ -15,17 +15,27 @@ from dsinga.base.registry import is_user_code
 from dsinga.job import LayerConf, StoreConf
 from dsinga.layers.interface.checks import ConfiguredLayer
 from dsinga.layers.interface.context import Columns, Context, RecordInfo, Records, Shape
-from dsinga.layers.interface.declarations import Bfloat16, Cut, LabelFormat, Labels, ParamSpec, SourceKind, fault_of
+from dsinga.layers.interface.declarations import (
+    Bfloat16,
+    Cut,
+    Keeps,
+    LabelFormat,
+    Labels,
+    ParamSpec,
+    SourceKind,
+    fault_of,
+)
 from dsinga.layers.interface.region import Reach, Region, row_numbers
 from dsinga.ops import Array, Ops
-from dsinga.ops.types import PointRanges
+from dsinga.ops.types import PointRanges, Shaped
 
 FLOAT_BYTES = 4  # of a number in float32
 Arrays = Sequence[Any]  # of the backend; among sources also Records, labels and tuples of parts
 Gradients = tuple[Sequence[Array | None], Sequence[Array | None]]  # for the sources, for the params
 
 DRAWN_WHOLE = 1 << 16  # random numbers of a row, from which on a part draws its own only
-COMPUTING = ("compute_feature", "compute_gradient", "forward", "backward")  # methods that take features
+PASSES = ("compute_feature", "compute_gradient")
+COMPUTING = (*PASSES, "forward", "backward")  # methods that take features
 
 
 class Output(NamedTuple):
@@ -92,6 +102,7 @@ class Layer(ConfiguredLayer, ABC):
         source_fill: value of padding points around a source, if ``source_points`` has some.
         label_format: labels that later layers get.
         marks_wrong_labels: whether a label that is no class makes metrics NaN, if the host cannot check it.
+        keeps: what its gradient reads of sources and feature (:class:`Keeps`), by default all.
         bf16: what it computes in bfloat16 with the precision kBF16 (:class:`Bfloat16`).
         rounds_source: whether it then uses its first source only as factors, which it rounds to bfloat16.
         rounds_gradient: whether it then rounds the gradient for its feature, too.
@@ -105,6 +116,7 @@ class Layer(ConfiguredLayer, ABC):
     labels: Labels = Labels()
     new_labels: LabelFormat | None = None
     cut: Cut = Cut()
+    keeps: Keeps = Keeps()
     is_input: ClassVar[bool] = False
     takes_codes: ClassVar[bool] = False
     vocab_size: int = 0
@@ -132,6 +144,8 @@ class Layer(ConfiguredLayer, ABC):
         if "bf16" not in vars(cls) and not vars(cls).keys().isdisjoint(COMPUTING):
             cls.bf16 = Bfloat16.kNothing  # what it computes anew need not take what its base takes
             cls.rounds_source = cls.rounds_gradient = False
+        if "keeps" not in vars(cls) and not vars(cls).keys().isdisjoint(PASSES):
+            cls.keeps = Keeps()  # a new gradient may read what its base's does not
 
     def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
         super().__init__(conf, source_shapes)
@@ -317,9 +331,11 @@ def to_matrix(x: Array, ops: Ops) -> Array:
     return x if x.ndim == 2 else ops.flatten(x)
 
 
-def from_matrix(matrix: Array, like: Array, ops: Ops) -> Array:
+def from_matrix(matrix: Array, like: Array | Shaped, ops: Ops) -> Array:
     """Undo :func:`to_matrix`: return ``matrix`` (B, n) in the shape of ``like`` (B, ...), and its order in memory."""
-    return matrix if like.ndim == 2 else shaped(matrix, like.shape, like.flags.c_contiguous, ops)
+    if like.ndim == 2:
+        return matrix
+    return shaped(matrix, like.shape, like.in_order if isinstance(like, Shaped) else like.flags.c_contiguous, ops)
 
 
 def shaped(x: Array, shape: Shape, in_order: bool, ops: Ops) -> Array:

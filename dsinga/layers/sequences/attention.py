@@ -14,7 +14,7 @@ from dsinga.job import AttentionScore, LayerConf
 from dsinga.job.component import Settings, setting
 from dsinga.job.limits import Count, Positive
 from dsinga.layers.interface.context import Columns, Context, RecordInfo
-from dsinga.layers.interface.declarations import Bfloat16, Connection, Cut, Labels, ParamSpec, SourceKind
+from dsinga.layers.interface.declarations import Bfloat16, Connection, Cut, Keeps, Labels, ParamSpec, SourceKind
 from dsinga.layers.interface.layer import Arrays, Gradients, Layer, Output, Shape, float_bytes
 from dsinga.layers.records.label import step_lengths
 from dsinga.ops import Array, Ops, computes_in_blocks
@@ -255,6 +255,7 @@ class PositionalEncoding(Layer):
     source_count = 1
     cut = Cut(Connection.kOneToOne, axis=2)
     source_kind = SourceKind.kSequences
+    keeps = Keeps(sources=0, feature=False)
 
     def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
         super().__init__(conf, source_shapes, info)

@@ -16,7 +16,7 @@ from dsinga.layers.interface.declarations import Bfloat16, Cut
 from dsinga.layers.interface.layer import Array, Arrays, Gradients, Layer, Output, Shape
 from dsinga.ops import Ops
 from dsinga.ops.recorded_array import host_array
-from dsinga.ops.types import NotCapturable, is_on_device
+from dsinga.ops.types import NotCapturable, Shaped, is_on_device
 
 
 class TimeDistributed(Layer):
@@ -54,6 +54,8 @@ class TimeDistributed(Layer):
         if self.layer.bf16 is not Bfloat16.kNothing:
             self.bf16 = Bfloat16.kProducts
             self.rounds_source, self.rounds_gradient = self.layer.rounds_source, self.layer.rounds_gradient
+        needs_all = self.layer.labels.source is not None or any(repeated)
+        self.keeps = self.layer.keeps if not needs_all else replace(self.layer.keeps, sources=None)
         self.classes = getattr(self.layer, "classes", None)
         self.labels = replace(self.layer.labels, per=None)
         if labels := self.layer.new_labels:
@@ -74,12 +76,16 @@ class TimeDistributed(Layer):
     def part(self, conf: LayerConf, source_shapes: Sequence[Shape]) -> Layer:
         return TimeDistributed(type(self.layer), conf, source_shapes, self.steps, self.repeated)
 
+    def saved_sizes(self, rows: int) -> list[int]:
+        return self.layer.saved_sizes(rows * self.steps)
+
     def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
         flat = self.flatten_steps(sources, ctx.ops)
         inner = self.layer.compute_feature(params, flat.sources, flat.context(ctx))
         feature = None if inner.feature is None else flat.spread(ctx.ops.to_float32(inner.feature))
         labels = None if inner.labels is None else flat.spread(inner.labels, -1)
-        return inner._replace(feature=feature, labels=labels, saved=inner if ctx.training else None)
+        saved = inner if self.keeps.feature else inner._replace(feature=None)
+        return inner._replace(feature=feature, labels=labels, saved=saved if ctx.training else None)
 
     def compute_gradient(
         self, params: Arrays, sources: Arrays, output: Output, grad: Any, needs: Sequence[bool], ctx: Context
@@ -105,7 +111,7 @@ class TimeDistributed(Layer):
             labels = labels if is_on_device(labels) else host_array(labels)
             if not is_on_device(labels) and labels.ndim == 2 and labels.dtype.kind != "f" and (labels < 0).any():
                 chosen = np.flatnonzero(labels.reshape(-1) >= 0)
-        rows = len(next(source for source in sources if source is not None))
+        rows = next(source.shape[0] for source in sources if source is not None)
         device_chosen = None if chosen is None else ops.asarray(chosen)
         flat = _StepRows(rows, self.steps, chosen, device_chosen, ops)
         inner_sources: list[Any] = []
@@ -149,6 +155,8 @@ class _StepRows(NamedTuple):
 
     def pick(self, array: Array) -> Array:
         """Flatten (B, T, ...) and select the chosen rows."""
+        if isinstance(array, Shaped):
+            return replace(array, shape=(self.rows * self.steps, *array.shape[2:]))
         return self.choose(array.reshape(self.rows * self.steps, *array.shape[2:]))
 
     def repeat(self, array: Array) -> Array:

@@ -51,6 +51,10 @@ class NumpyArrays:
         """Convert x to the dtype of ``target``, if one is bfloat16 and the other float32; else return x itself."""
         return x
 
+    def as_source(self, x: Array) -> Array:
+        """Round the source of a product once for both passes, if it takes less memory then."""
+        return x
+
     def as_factor(self, w: Array) -> Array:
         """Round a weight once for all products of a pass, if the precision rounds factors."""
         return w

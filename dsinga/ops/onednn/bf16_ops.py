@@ -34,7 +34,7 @@ from dsinga.ops.onednn.pooling import PoolingBackward, PoolingForward
 from dsinga.ops.onednn.primitive import accepts, shows_nan
 from dsinga.ops.onednn.products import Product
 from dsinga.ops.onednn.thread import get_kernel, thread_state
-from dsinga.ops.types import FLOAT32, Array, Shape, Sizes
+from dsinga.ops.types import FLOAT32, Array, Shape, Shaped, Sizes
 
 FEW_ROWS = 256  # of x, from which on a weight is rounded whole: sums block by block would take longer
 # How often the numbers of a product of attention are multiplied, on average, from which on it pays to round them.
@@ -180,13 +180,18 @@ class Bf16Ops(Bf16Images):
     def to_float32(self, x: Array) -> Array:
         if isinstance(x, tuple):
             return tuple(map(self.to_float32, x))
+        if isinstance(x, Shaped) and x.dtype == BFLOAT16:
+            return Shaped(x.shape, FLOAT32, x.in_order)
         return to_float32(x) if type(x) is np.ndarray else x
 
     def to_numpy_bf16(self, array: Array) -> Array:
         return cast(array, BFLOAT16) if array.dtype == FLOAT32 else array
 
     def cast_like(self, x: Array, target: Array) -> Array:
-        return cast_like(x, target) if type(x) is type(target) is np.ndarray else x
+        return cast_like(x, target) if type(x) is np.ndarray and type(target) in (np.ndarray, Shaped) else x
+
+    def as_source(self, x: Array) -> Array:
+        return cast(x, BFLOAT16) if x.dtype == FLOAT32 else x
 
     def convolution(self, x: Array, w: Array, b: Array | None, stride: Sizes, pad: Sizes) -> Array:
         if not _are_numbers(x, w):

@@ -211,17 +211,17 @@ def test_without_a_gpu_the_reason_is_named(
 def test_a_net_larger_than_the_memory_of_its_gpu(
     job: Job, threads: Client, stub: StubOps, caplog: pytest.LogCaptureFixture
 ):
-    stub.memory = 2**20
+    stub.memory = 2**19
     message = refused(with_topology(job, 1), threads, caplog, [0])
     assert re.search(
-        r"the net needs about 1\.\d MiB on GPU 0, where 1\.0 MiB are free; use a smaller batchsize", message
+        r"the net needs about 0\.\d MiB on GPU 0, where 0\.5 MiB are free; use a smaller batchsize", message
     )
 
 
 def test_the_memory_of_partitions_that_share_a_gpu_is_added_up(
     job: Job, threads: Client, stub: StubOps, caplog: pytest.LogCaptureFixture
 ):
-    stub.memory = 2**20
+    stub.memory = 2**19
     with caplog.at_level(logging.WARNING, "dsinga"):
         train(with_topology(job, 2), threads, 1, gpu=[0, 0])
     assert caplog.text.count("computes on CPU cores") == 1

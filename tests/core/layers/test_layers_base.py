@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from dsinga.base.errors import UserError
 from dsinga.job import LayerConf
-from dsinga.layers import Connection, Cut, LabelFormat, Labels, Layer, Output, Rows, SourceKind
+from dsinga.layers import Connection, Cut, Keeps, LabelFormat, Labels, Layer, Output, Rows, SourceKind
 from dsinga.layers.interface.contract import make_layer
 from dsinga.layers.interface.declarations import DECLARED
 from dsinga.ops import BACKENDS
@@ -41,7 +41,7 @@ def test_random_numbers_are_uniform_and_differ_by_seed_step_layer_and_row():
     assert np.unique(samples).size > 0.99 * samples.size
 
 
-WORDS = {"Connection": Connection, "Cut": Cut, "LabelFormat": LabelFormat, "Labels": Labels, "SourceKind": SourceKind}
+WORDS = {kind.__name__: kind for kind in (Connection, Cut, Keeps, LabelFormat, Labels, SourceKind)}
 
 
 class Same(Layer):
@@ -61,6 +61,7 @@ class Same(Layer):
     ("name", "value", "instead"),
     [
         ("labels", 1, r"labels = Labels\(source=1\)"),
+        ("keeps", None, r"keeps = Keeps\(feature=False\)"),
         ("cut", Connection.kOneToOne, r"cut = Cut\(Connection.kOneToOne\)"),
         ("new_labels", True, r"new_labels = LabelFormat\(\)"),
         ("source_kind", "vectors", r"source_kind = SourceKind.kVectors"),

@@ -62,7 +62,7 @@ def test_layouts_dtypes_and_alignment():
 def test_small_and_empty_arrays_are_not_pooled():
     assert buffers.empty((2, 3)).shape == (2, 3)
     assert buffers.empty((0, 4, 5, 6), channels_last=True).shape == (0, 4, 5, 6)
-    assert buffers.pool.buckets == {}
+    assert buffers.pool.size == 0
 
 
 @given(st.lists(st.tuples(st.sampled_from([8192, 9000, 16384]), st.integers(0, 7)), min_size=1, max_size=60))
@@ -80,28 +80,29 @@ def test_live_arrays_never_overlap(steps):
         assert len(stamps) == len(set(stamps))
 
 
-def test_one_size_keeps_a_bounded_number_of_arrays(monkeypatch):
-    monkeypatch.setattr(buffers, "BUCKET", 8)
-    arrays = [buffers.empty(LARGE) for _ in range(buffers.BUCKET + 5)]
-    assert [len(bucket) for bucket in buffers.pool.buckets.values()] == [buffers.BUCKET]
-    assert len({address(array) for array in arrays}) == len(arrays)
-
-
-def test_arrays_of_nearly_the_same_size_take_the_same_memory():
-    """As those of sequences, whose numbers of words differ from step to step."""
-    places = {address(buffers.empty((rows, 1000))) for rows in (300, 290, 310, 300, 317)}
-    assert len(places) == 1
+@pytest.mark.parametrize("freed", [range(8), (3, 1, 2, 0, 7, 5, 6, 4), reversed(range(8))])
+def test_arrays_of_any_size_take_the_memory_of_those_before_them(freed):
+    arrays = [buffers.empty(LARGE) for _ in range(8)]
+    size = buffers.pool.size
+    for index in freed:
+        arrays[index] = None
+    del arrays
+    whole = buffers.empty((8, *LARGE))
+    del whole
+    others = [buffers.empty((rows, 1000)) for rows in (300, 290, 310, 300, 317)]
+    assert len({address(array) for array in others}) == 5
+    assert buffers.pool.size == size
 
 
 def test_idle_memory_is_bounded(monkeypatch):
     monkeypatch.setattr(buffers, "IDLE_LIMIT", 2 * SIZE)
+    monkeypatch.setattr(buffers, "CHUNK", SIZE)
     arrays = [buffers.empty(LARGE) for _ in range(4)]
-    first = arrays[0]
+    assert buffers.pool.size > 4 * SIZE
+    first, place = arrays[0], address(arrays[0])
     del arrays
-    assert buffers.pool.idle_bytes() > 2 * SIZE
-    buffers.empty((1, *LARGE[1:]))
-    assert buffers.pool.idle_bytes() < SIZE
-    place = address(first)
+    buffers.empty((4, *LARGE))
+    assert buffers.pool.size < 5.1 * SIZE
     del first
     assert address(buffers.empty(LARGE)) == place
 
@@ -110,7 +111,7 @@ def test_memory_of_too_large_arrays_is_not_pooled(monkeypatch):
     monkeypatch.setattr(buffers, "LARGEST", SIZE - 1)
     array = buffers.empty(LARGE)
     assert address(array) % buffers.ALIGNMENT == 0
-    assert buffers.pool.buckets == {}
+    assert buffers.pool.size == 0
 
 
 def test_threads_reuse_memory_of_each_other():
@@ -134,8 +135,7 @@ def test_arrays_of_many_threads_never_overlap():
 
     with ThreadPoolExecutor(4) as pool:
         assert all(pool.map(work, range(4), timeout=60))
-    (bucket,) = buffers.pool.buckets.values()
-    assert len(bucket) <= 4 * (3 + 3)  # three of each thread, and those of its last round
+    assert buffers.pool.size < 4 * (3 + 3) * 33_000  # three of each thread, and those of its last round
 
 
 def test_bases_of_a_thread_are_used_first_while_they_are_free(monkeypatch):

@@ -22,7 +22,7 @@ from dsinga.addons.gpu.cupy.update import CupyUpdate
 from dsinga.addons.gpu.cupy.volumes import CupyGroupedConvolution, CupyVolumePooling
 from dsinga.base.errors import UserError
 from dsinga.ops.interface import Capture, Ops
-from dsinga.ops.types import BFLOAT16, FLOAT32, Array, AsyncCopy, FinishedCopy
+from dsinga.ops.types import BFLOAT16, FLOAT32, Array, AsyncCopy, FinishedCopy, Shaped
 
 
 class CupyPoints(CupyElementwise):
@@ -127,7 +127,7 @@ class CupyOps(
         return cast(x, FLOAT32) if isinstance(x, cupy.ndarray) and x.dtype == BFLOAT16 else x
 
     def cast_like(self, x: Array, target: Array) -> Array:
-        both = isinstance(x, cupy.ndarray) and isinstance(target, cupy.ndarray)
+        both = isinstance(x, cupy.ndarray) and isinstance(target, (cupy.ndarray, Shaped))
         return cast(x, target.dtype) if both and {x.dtype, target.dtype} == {FLOAT32, BFLOAT16} else x
 
     def upload(self, array: Array) -> AsyncCopy:
