@@ -109,7 +109,8 @@ class CutRunner:
         """Return the kernels, and the passes that they have recorded."""
         if self._opened_kernels is None:
             ops = cpu_ops(self._precision)
-            self._opened_kernels = ops, passes_of(ops, "training passes")
+            saves_memory = self._kept_blocks < self.workers  # which a recording would hold
+            self._opened_kernels = ops, None if saves_memory else passes_of(ops, "training passes")
         return self._opened_kernels
 
     def add_up(self, metrics: Sequence[Metrics]) -> Metrics:

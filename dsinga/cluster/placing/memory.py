@@ -70,7 +70,7 @@ def warn_of_memory(job: Job, opened: OpenedJob, config: WorkerConfig, client: Cl
     net = config.nets[Phase.kTrain]
     memories = training_memory(job, net.locals, opened.readers[Phase.kTrain])
     actors = placement.actors(0, config.has_teams)
-    at_once = job.blocks_at_once if wait_for_each_other(net) else 1
+    at_once = job.blocks_at_once if config.has_teams and wait_for_each_other(net) else 1
     needed = max(team_memory(memories[actor.start : actor.stop], at_once).peak for actor in actors)
     limit = worker_limit(client, placement, FIXED, config.has_teams)
     if needed > limit:
