@@ -46,15 +46,26 @@ class ResultPool:
     """
 
     def __init__(self) -> None:
-        self.lock = threading.Lock()
+        self._lock = threading.Lock()
+        self._is_to_clear = False
         self._forget()
 
     def clear(self) -> None:
-        """Forget all chunks; each lives on while an array refers to it."""
-        with self.lock:
-            self._forget()
+        """Give back the chunks that no array uses.
+
+        The garbage collector may call this in a thread that has the lock, which then gives them back afterwards.
+        """
+        self._is_to_clear = True
+        while self._is_to_clear and self._lock.acquire(blocking=False):
+            try:
+                self._is_to_clear = False
+                self._take_back()
+                self._drop_free_chunks()
+            finally:
+                self._lock.release()
 
     def _forget(self) -> None:
+        """Forget all chunks; each lives on while an array refers to it."""
         self._chunks: dict[int, memoryview] = {}  # not arrays, which would be the base of their parts' views
         self._touched: dict[int, int] = {}  # how much of each chunk arrays have had, so that it takes memory
         self._free: tuple[list[tuple[int, int]], ...] = [], []  # parts of even and odd chunks, as (size, start), sorted
@@ -71,13 +82,16 @@ class ResultPool:
 
     def take(self, size: int) -> np.ndarray:
         """Return a block of memory of at least ``size`` bytes."""
-        with self.lock:
+        with self._lock:
             try:
                 self._take_back()
-                return self._taken(-(-size // ALIGNMENT) * ALIGNMENT)
+                base = self._taken(-(-size // ALIGNMENT) * ALIGNMENT)
             except BaseException:  # an interrupt may have left the parts in disorder
                 self._forget()
                 raise
+        if self._is_to_clear:
+            self.clear()
+        return base
 
     def _taken(self, size: int) -> np.ndarray:
         free = self._free[size < LARGE]
@@ -112,12 +126,20 @@ class ResultPool:
     def _grow(self, size: int) -> None:
         """Add a chunk; first drop the free ones if too much memory is idle."""
         if self.size - self._in_use > IDLE_LIMIT:
-            for chunk in [chunk for chunk in self._chunks if self._stops.get(chunk << SHIFT) == self._end(chunk)]:
-                self._remove(chunk << SHIFT)
-                del self._chunks[chunk], self._touched[chunk]
+            self._drop_free_chunks()
+        try:
+            memory = np.empty(max(size, CHUNK), np.uint8)
+        except MemoryError:  # of a limit of the address space
+            self._drop_free_chunks()
+            memory = np.empty(size, np.uint8)
         chunk = max(self._chunks, default=0) // 2 * 2 + 2 + (size < LARGE)
-        self._chunks[chunk], self._touched[chunk] = np.empty(max(size, CHUNK), np.uint8).data, 0
+        self._chunks[chunk], self._touched[chunk] = memory.data, 0
         self._add(chunk << SHIFT, self._end(chunk))
+
+    def _drop_free_chunks(self) -> None:
+        for chunk in [chunk for chunk in self._chunks if self._stops.get(chunk << SHIFT) == self._end(chunk)]:
+            self._remove(chunk << SHIFT)
+            del self._chunks[chunk], self._touched[chunk]
 
     def _end(self, chunk: int) -> int:
         return (chunk << SHIFT) + self._chunks[chunk].nbytes
@@ -142,6 +164,7 @@ class ThreadBases(threading.local):
 
 
 pool = ResultPool()
+_own_lock = threading.Lock()  # of threads' own bases
 _thread_bases = ThreadBases()
 
 
@@ -165,7 +188,7 @@ def few_bases(nbytes: Iterable[int], count: int = 1) -> dict[int, list[np.ndarra
 
 
 def clear() -> None:
-    """Give back the memory of all arrays at the end of a run."""
+    """Give back the memory that no array uses at the end of a run."""
     pool.clear()
 
 
@@ -191,7 +214,7 @@ def empty(shape: tuple[int, ...], channels_last: bool = False, dtype: Any = np.f
     base_size = base_bytes(size)
     own, base = _thread_bases.bases.get(base_size), None
     if own:
-        with pool.lock:
+        with _own_lock:
             base = _free(own)
     if base is None:
         base = np.empty(base_size, np.uint8) if size > LARGEST else pool.take(base_size)

@@ -220,7 +220,8 @@ def back_propagate(
         else:
             tape.append(without_features(entry))
         del entry  # or it would keep features alive that the tape has dropped
-    metrics = metrics_of_layers(net, tape, ctx, lambda: forward_pass(net, values, records, ctx))
+    unobserved = ctx.changed(observer=None)
+    metrics = metrics_of_layers(net, tape, ctx, lambda: forward_pass(net, values, records, unobserved))
     gradients: list[Any] = [None] * len(tape)  # for the feature of each layer, as far as they have come in
     sums: dict[str, Array] = {}  # for params, likewise
     observe = ctx.observer

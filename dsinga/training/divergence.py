@@ -121,13 +121,13 @@ def check_losses(
 ) -> None:
     """Raise Diverged, with step, loss and layer, if a forward pass has a metric that is not finite.
 
-    The pass is repeated to find the layer, because the tape lacks features. With other workers, which do not repeat it,
-    the layer is the first of those that the tape has. Raises UserError if targets are the cause.
+    The pass is repeated to find the layer, because the tape lacks features. Other workers would not repeat it, so with
+    them the error names a layer whose feature the tape has. Raises UserError if targets are the cause.
     """
     for loss, metrics in reports:
         if not all_finite(metrics):
             for stage, _, sources, _, layer_ctx in tape:
-                if stage.layer.is_loss:
+                if stage.layer.is_loss and not any(isinstance(source, Shaped) for source in sources):
                     stage.layer.check_sources(sources, layer_ctx)
             alone = ctx.all_reduce is single_worker and not net.bridged
             cause = _cause(net, _label_nodes(tape), repeat() if alone else tape)
@@ -144,19 +144,20 @@ def check_params_finite(params: Mapping[str, Any], step: int) -> None:
 
 def _cause(net: NeuralNet, labels: Collection[int], entries: Iterable[TapeEntry]) -> str:
     """Say which param or layer was not finite first, with advice; ``labels`` are layers of labels."""
+    checked = set[int]()  # the layers whose sources are all kept, and finite
     for stage, params, sources, output, _ in entries:
         for edge, source in zip(stage.edges, sources, strict=False):
-            if (
-                isinstance(source, Shaped) or edge.labels or edge.node in labels
-            ):  # losses have checked these, and their NaN may be masked points
-                continue
+            if isinstance(source, Shaped) or edge.labels or edge.node in labels:
+                continue  # losses have checked labels, and their NaN may be masked points
             if not is_finite(source):  # its own entry may be without_features, and was then passed over
-                return _feature(net.stages[edge.node].layer, source)
+                return _feature(net.stages[edge.node].layer, source, edge.node in checked)
+        if not any(source is None or isinstance(source, Shaped) for source in sources):
+            checked.add(stage.position)
         for name, param in zip(stage.params, params, strict=True):
             if not is_finite(param):
                 return f"param {name!r} is not; {ADVICE}"
         if not (stage.position in labels or is_finite(output.feature)):
-            return _feature(stage.layer, output.feature)
+            return _feature(stage.layer, output.feature, stage.position in checked)
     return f"all features are; {ADVICE}"
 
 
@@ -169,12 +170,13 @@ def _label_nodes(tape: Sequence[TapeEntry]) -> set[int]:
     return nodes
 
 
-def _feature(layer: Layer, feature: Any) -> str:
+def _feature(layer: Layer, feature: Any, is_first: bool) -> str:
     """Say that a layer's output is not finite; for an input layer, name the record."""
+    what = "is the first that is not" if is_first else "is not, and perhaps not the first"
     if _calls_function(layer):
-        return f"the function of {layer.name!r} is the first that is not; {GUARD}"
+        return f"the function of {layer.name!r} {what}; {GUARD}"
     if not layer.is_input:
-        return f"the feature of {layer.name!r} is the first that is not; {ADVICE}"
+        return f"the feature of {layer.name!r} {what}; {ADVICE}"
     array = np.asarray(feature)
     row, *place = (int(index) for index in np.argwhere(~np.isfinite(array))[0])
     where = f"row {row} of the batch{f' at {tuple(place)}' if place else ''}"

@@ -207,7 +207,13 @@ def place_lost(topology: Topology, placement: Placement, workers: Workers) -> Pl
         )
         for group, addresses in enumerate(placement.servers)
     )
-    return placement._replace(workers=moved, servers=servers, teams=_teams(topology, moved, workers))
+    teams = tuple(
+        before if group == placement.workers[number] else after  # those of a group that goes on stay
+        for number, (group, before, after) in enumerate(
+            zip(moved, placement.teams, _teams(topology, moved, workers), strict=False)
+        )
+    )
+    return placement._replace(workers=moved, servers=servers, teams=teams)
 
 
 def _teams(topology: Topology, groups: Groups, workers: Workers) -> tuple[tuple[range, ...], ...]:

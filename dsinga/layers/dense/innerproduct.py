@@ -91,7 +91,8 @@ class InnerProduct(Layer):
             _, dw, db = ops.inner_product_grad(all_x, weight, all_dy, self.transpose, False, self.bias)
         else:
             needs_x = needs[0] and not apart
-            of_x, dw, db = ops.inner_product_grad(x, weight, grad, self.transpose, needs_x, self.bias, ctx.adds_later)
+            later = ctx.adds_later and ctx.observer is None and not self.runs_user_code
+            of_x, dw, db = ops.inner_product_grad(x, weight, grad, self.transpose, needs_x, self.bias, later)
             dx = dx if apart else of_x
         if dx is not None:
             dx = from_matrix(dx, sources[0], ops)

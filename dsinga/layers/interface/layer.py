@@ -144,7 +144,8 @@ class Layer(ConfiguredLayer, ABC):
         if "bf16" not in vars(cls) and not vars(cls).keys().isdisjoint(COMPUTING):
             cls.bf16 = Bfloat16.kNothing  # what it computes anew need not take what its base takes
             cls.rounds_source = cls.rounds_gradient = False
-        if "keeps" not in vars(cls) and not vars(cls).keys().isdisjoint(PASSES):
+        computing = next(base for base in cls.__mro__ if not vars(base).keys().isdisjoint((*PASSES, "keeps")))
+        if "keeps" not in vars(computing):
             cls.keeps = Keeps()  # a new gradient may read what its base's does not
 
     def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):

@@ -156,6 +156,17 @@ def test_groups_that_average_have_a_host_each(groups: int, workers: int, placed:
     assert first[6] == lost[6], "what was lost comes back on the host of its group"
 
 
+def test_blocks_of_a_site_that_goes_on_stay_in_their_teams() -> None:
+    first, last = "tcp://a:1", "tcp://b:1"
+    workers = {first: {"nthreads": 2, "host": "a"}, last: {"nthreads": 2, "host": "b"}}
+    topology = Topology(4, 1, groups=2, server_groups=2, mean=MeanConf(), threads=2)
+    placement = place(topology, workers)
+    assert placement.workers == ((first,) * 4, (last,) * 4)
+    moved = place_lost(topology, placement, {first: workers[first]})
+    assert moved.workers == ((first,) * 4,) * 2
+    assert moved.teams == (placement.teams[0], (range(4),))
+
+
 def test_sites_are_the_dask_workers_that_a_job_names() -> None:
     cluster = {
         f"tcp://10.0.{net}.{number}:1": {

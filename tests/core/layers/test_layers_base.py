@@ -10,9 +10,11 @@ from hypothesis import strategies as st
 from dsinga.base.errors import UserError
 from dsinga.job import LayerConf
 from dsinga.layers import Connection, Cut, Keeps, LabelFormat, Labels, Layer, Output, Rows, SourceKind
+from dsinga.layers.dense.innerproduct import InnerProduct
 from dsinga.layers.interface.contract import make_layer
 from dsinga.layers.interface.declarations import DECLARED
-from dsinga.ops import BACKENDS
+from dsinga.ops import BACKENDS, get_ops
+from dsinga.ops.factored_gradient import to_dense
 from dsinga.testing import LayerCase
 from tests.support.layer_cases import context
 
@@ -79,6 +81,31 @@ def test_a_declaration_of_another_type_is_refused(name: str, value: object, inst
 def test_the_example_in_the_message_is_a_declaration(name: str, declared: tuple[object, str]):
     value = eval(declared[1].removeprefix(f"{name} = "), WORDS)
     assert getattr(type("New", (Same,), {name: value}), name) is value
+
+
+class Scaled:
+    """Changes gradients of a layer; a mixin, so a plain class."""
+
+    def compute_gradient(self, params, sources, output, grad, needs, ctx):
+        assert sources[0].sum() + output.feature.sum() != 0, "what a new gradient may read is kept"
+        of_sources, (weight, bias) = super().compute_gradient(params, sources, output, grad, needs, ctx)
+        return of_sources, (weight * np.float32(0.5), bias)
+
+
+def test_a_gradient_of_the_user_gets_all_that_it_may_read_and_arrays():
+    cls = type("Own", (Scaled, InnerProduct), {"__module__": "__main__"})
+    assert cls.keeps == Keeps() != InnerProduct.keeps
+    rng = np.random.default_rng(0)
+    x, weight, dy = (rng.normal(size=shape).astype(np.float32) for shape in ((32, 1024), (1100, 1024), (32, 1100)))
+    conf = LayerConf(name="a", srclayers=["data"], innerproduct_conf={"num_output": 1100})
+    gradients = []
+    for kind in (cls, InnerProduct):
+        layer = make_layer(kind, conf, [x.shape], None)
+        ctx = context(get_ops(), rows=Rows(0, 32, 64)).changed(adds_later=True)
+        params = [weight, np.zeros(1100, np.float32)]
+        output = layer.compute_feature(params, [x], ctx)
+        gradients.append(to_dense(layer.compute_gradient(params, [x], output, dy, [True], ctx)[1][0]))
+    np.testing.assert_array_equal(gradients[0], 0.5 * gradients[1])
 
 
 small = st.integers(1, 5)

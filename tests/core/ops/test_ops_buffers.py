@@ -1,6 +1,8 @@
 """The pool of result arrays reuses memory, but never memory to which an array still refers."""
 
+import gc
 import threading
+import weakref
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -165,3 +167,24 @@ def test_an_address_is_that_of_the_first_number():
     locked.flags.writeable = False
     for x in (base, base[1:, 2:, ::-1], base.T, base[:0], locked, buffers.empty((2, 3, 4, 5), channels_last=True)):
         assert buffers.address(x) == x.ctypes.data
+
+
+class Cyclic:
+    def __init__(self) -> None:
+        self.me = self
+        weakref.finalize(self, buffers.clear)
+
+
+def test_the_garbage_collector_may_clear_the_pool_at_any_time():
+    thresholds = gc.get_threshold()
+    gc.set_threshold(5)
+    try:
+        for _ in range(3000):
+            Cyclic()
+            array = buffers.empty((20_000,))
+    finally:
+        gc.set_threshold(*thresholds)
+    size = buffers.pool.size
+    buffers.clear()
+    assert address(buffers.empty((20_000,))) != address(array)
+    assert buffers.pool.size == size, "memory beside an array that lives is used again"

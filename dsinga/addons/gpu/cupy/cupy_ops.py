@@ -124,6 +124,8 @@ class CupyOps(
     def to_float32(self, x: Array) -> Array:
         if isinstance(x, tuple):
             return tuple(map(self.to_float32, x))
+        if isinstance(x, Shaped) and x.dtype == BFLOAT16:
+            return Shaped(x.shape, FLOAT32, x.in_order)
         return cast(x, FLOAT32) if isinstance(x, cupy.ndarray) and x.dtype == BFLOAT16 else x
 
     def cast_like(self, x: Array, target: Array) -> Array:
