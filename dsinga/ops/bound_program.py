@@ -45,4 +45,5 @@ class BoundProgram:
         values = self._traced.calculate(numbers)
         for constant, place in self._changing:
             constant[()] = values[place]
-        self._run()
+        with np.errstate(all="ignore"):  # as if the calls were joined
+            self._run()

@@ -58,6 +58,7 @@ class Check:
 
     def __init__(self, array: np.ndarray, kind: Callable[[Any], Any]):
         self.array, self._kind, self.decided = array, kind, kind(array)
+        self.expected = array.copy()
 
     def __call__(self) -> None:
         """Raise Deviated if another number would decide differently."""
@@ -71,7 +72,7 @@ class Check:
 
 
 class FiniteCheck:
-    """Checks that all numbers of vectors are finite, as the sums of their squares show."""
+    """Checks that all numbers of vectors are finite, as most sums of their squares show."""
 
     def __init__(self, vectors: Sequence[np.ndarray]):
         self.vectors = vectors
@@ -79,7 +80,7 @@ class FiniteCheck:
     def __call__(self) -> None:
         """Raise Deviated unless all numbers are finite."""
         for vector in self.vectors:
-            if not math.isfinite(vector.dot(vector)):
+            if not (math.isfinite(vector.dot(vector)) or np.isfinite(vector).all()):
                 raise Deviated
 
 

@@ -17,8 +17,9 @@ WORDS = 32  # integers of a record: a kind, a function, its 11 integers and 2 fl
 TIMES, OPERANDS, STEPS, MOVES, LENGTH = 15, 16, 20, 24, 28  # places: of a ufunc, for at most four operands
 CALL, REPEAT, TAKE, PUT, PICK, LARGEST, WIDEN, COUNT, FINITE = range(9)  # kinds of records
 LARGEST_PRODUCT = 1 << 19  # multiplications; a product of more is worth the lock, and threads of BLAS
-BUFFER = 8192  # numbers that numpy converts at a time in a sum
+BUFFER = 8192  # numbers of which numpy, before 2.3 or in converting them, makes a sum at a time
 _KEEPS_LOCK = 0x4  # FUNCFLAG_PYTHONAPI of ctypes
+_C_TYPES = {ctypes.c_void_p, ctypes.c_int, ctypes.c_int64, ctypes.c_ssize_t, ctypes.c_char, ctypes.c_float}
 SUMMED = [np.dtype(kind) for kind in (np.float32, np.float64, np.int64, bool)]
 
 
@@ -43,7 +44,7 @@ def records_of(call: Callable[[], Any]) -> list[CallRecord] | None:
     """Describe a call by records; None if only Python can call it."""
     try:
         return list(_records(call))
-    except (TypeError, ValueError, LookupError, AttributeError):  # of what is not described here
+    except (TypeError, ValueError, LookupError, AttributeError, ArithmeticError):  # of what is not described here
         return None
 
 
@@ -59,8 +60,8 @@ def _require(condition: Any) -> None:
 def _records(call: Any) -> Iterator[CallRecord]:
     if isinstance(call, Check):
         _require(call.is_of_bytes)
-        expected = call.array.copy()
-        yield _function(CALL, _libc("memcmp"), [address(call.array), address(expected), expected.nbytes], expected)
+        array, expected = call.array, call.expected
+        yield _function(CALL, _libc("memcmp"), [address(array), address(expected), expected.nbytes], array, expected)
         return
     if isinstance(call, FiniteCheck):
         for vector in call.vectors:
@@ -77,7 +78,7 @@ def _records(call: Any) -> Iterator[CallRecord]:
     elif isinstance(ufunc, np.ufunc) and function.__name__ == "reduce":
         names = dict(zip(("axis", "dtype", "out", "keepdims"), arguments[1:], strict=False)) | options
         _require(names.keys() <= {"axis", "dtype", "out", "keepdims"})
-        yield from _reduction(ufunc, arguments[0], names.get("axis", 0), names["out"])
+        yield from _reduction(ufunc, arguments[0], names.get("axis", 0), names.get("dtype"), names["out"])
     elif function in DESCRIBED:
         yield DESCRIBED[function](*arguments, **options)
     elif isinstance(ufunc, np.ufunc):
@@ -99,7 +100,8 @@ def _function(kind: int, function: int, integers: Sequence[int], *memory: Any) -
 
 def _c_call(function: Any, arguments: tuple[Any, ...]) -> CallRecord:
     """Describe a call of a C function that keeps the interpreter's lock and returns a status."""
-    _require(function._flags_ & _KEEPS_LOCK)
+    _require(function._flags_ & _KEEPS_LOCK and function.restype is ctypes.c_int)
+    _require(function.argtypes and _C_TYPES.issuperset(function.argtypes))
     floats = [each.value for each in arguments if isinstance(each, ctypes.c_float)]
     integers = [each.value for each in arguments if not isinstance(each, ctypes.c_float)]
     words = [ord(each) if isinstance(each, bytes) else each or 0 for each in integers]
@@ -136,15 +138,24 @@ def _elementwise(ufunc: np.ufunc, operands: Sequence[Any]) -> CallRecord:
 
 
 def _product(a: np.ndarray, b: np.ndarray, out: np.ndarray) -> CallRecord:
-    """Describe a small product of matrices, by the loop of ``matmul``, which has the bits of ``dot``."""
+    """Describe a small product of matrices, by the loop of ``matmul``.
+
+    It has the bits of ``dot`` where BLAS takes the matrices' strides: it copies no matrix, as ``dot`` does.
+    """
     _require(all(each.ndim == 2 and each.dtype == np.float32 and each.flags.aligned for each in (a, b, out)))
-    _require(out.size * a.shape[1] <= LARGEST_PRODUCT)
+    _require(_is_of_blas(a) and _is_of_blas(b) and _is_of_blas(out) and out.size * a.shape[1] <= LARGEST_PRODUCT)
     _require(not np.may_share_memory(a, out) and not np.may_share_memory(b, out))
     function, data = _inner_loop(np.matmul, "ff->f")
     operands, sizes = np.array([address(each) for each in (a, b, out)]), np.array([1, *a.shape, b.shape[1]])
     steps = np.array([0, 0, 0, *a.strides, *b.strides, *out.strides])
     arrays = operands, sizes, steps
     return _function(REPEAT, function, [*map(address, arrays), data], *arrays, a, b, out)
+
+
+def _is_of_blas(matrix: np.ndarray) -> bool:
+    """Whether rows or columns of a float32 matrix are contiguous, and do not overlap."""
+    (rows, columns), (down, right) = matrix.shape, matrix.strides
+    return (right == 4 and down >= 4 * columns) or (down == 4 and right >= 4 * rows)
 
 
 def _repeated(ufunc: np.ufunc, signature: str, arrays: Sequence[np.ndarray]) -> CallRecord:
@@ -175,16 +186,19 @@ def _loop(
     return CallRecord(REPEAT, words | dict(enumerate(moves, MOVES)), (ufunc, *arrays))
 
 
-def _reduction(ufunc: np.ufunc, array: np.ndarray, axis: Any, out: np.ndarray) -> Iterator[CallRecord]:
+def _reduction(ufunc: np.ufunc, array: np.ndarray, axis: Any, dtype: Any, out: np.ndarray) -> Iterator[CallRecord]:
     """Describe a reduction in numpy's order, of all numbers or along the first or last axis."""
     _require(type(array) is np.ndarray and array.flags.c_contiguous and out.flags.c_contiguous and array.size)
-    _require(out.dtype in SUMMED)
+    _require(out.dtype in SUMMED and (dtype is None or np.dtype(dtype) == out.dtype) and array.dtype.isnative)
+    _require(array.flags.aligned and out.flags.aligned and not np.may_share_memory(array, out))
     char, rows = out.dtype.char, array.shape[0] if array.ndim else 1
     is_whole = axis is None or array.ndim == 1 or array.size == rows
     _require(is_whole or axis in (0, array.ndim - 1, -1))
+    run = array.size if is_whole else 1 if axis == 0 else array.shape[-1]
+    _require(run <= BUFFER)  # older numpys cut longer ones
     if array.dtype != out.dtype:
         kind = {"fd": WIDEN, "?l": COUNT}[array.dtype.char + char]
-        _require(is_whole and ufunc is np.add and array.size <= BUFFER)
+        _require(is_whole and ufunc is np.add)
         wide = np.empty(array.shape, out.dtype)
         yield CallRecord(kind, {2: address(array), 3: address(wide), 4: array.size}, (array, wide))
         array = wide
@@ -208,15 +222,18 @@ def _reduction(ufunc: np.ufunc, array: np.ndarray, axis: Any, out: np.ndarray) -
 
 def _copied(target: np.ndarray, source: Any, casting: str = "unsafe") -> CallRecord:
     """Describe a copy between arrays of one type."""
-    source = np.asarray(source, target.dtype) if type(source) in (int, float) else np.asarray(source)
-    _require(target.dtype == source.dtype and target.dtype.char in "fdl" and target.flags.aligned)
+    is_number = type(source) in (int, float)
+    _require(is_number or isinstance(source, (np.ndarray, np.generic)))
+    source = np.asarray(source, target.dtype if is_number else None)
+    _require(target.dtype == source.dtype and target.dtype.char in "fdl" and target.dtype.isnative)
+    _require(target.flags.aligned and source.flags.aligned)
     return _repeated(np.positive, f"{target.dtype.char}->{target.dtype.char}", (source, target))
 
 
 def _assignment(target: np.ndarray, index: Any, value: Any) -> CallRecord:
     """Describe ``target[index] = value``."""
     parts = index if isinstance(index, tuple) else (index,)
-    if all(isinstance(part, (int, slice, type(None), type(Ellipsis))) for part in parts):
+    if all(type(part) in (int, slice, type(None), type(Ellipsis)) for part in parts):
         view = target[(*parts, ...)] if Ellipsis not in parts else target[index]
         return _copied(view, value)
     return _at_places(PUT, target, parts, value)
@@ -231,6 +248,8 @@ def _at_places(kind: int, table: np.ndarray, places: Sequence[Any], numbers: np.
     _require(table.ndim == 2 and table.dtype == np.float32 and table.flags.aligned)
     _require(_is_list(rows, np.int64) and _is_list(columns, np.int64) and _is_list(numbers, np.float32))
     _require(rows.shape == columns.shape == numbers.shape)
+    _require(not any(np.may_share_memory(table, each) for each in (rows, columns, numbers)))
+    _require(not any(np.may_share_memory(numbers, each) for each in (rows, columns)))
     sizes = rows.size, *table.shape, *(stride // table.itemsize for stride in table.strides)
     words = dict(enumerate([*map(address, (table, rows, columns, numbers)), *sizes], 2))
     return CallRecord(kind, words, (table, rows, columns, numbers))
@@ -252,6 +271,7 @@ def _taken(
     """Describe the numbers that ``take`` picks of a list."""
     _require(_is_list(source, np.float32) and _is_list(places, np.int64) and source.size)
     _require(axis in (None, 0) and mode == "clip" and _is_list(out, np.float32))
+    _require(not np.may_share_memory(source, out) and not np.may_share_memory(places, out))
     words = {2: address(source), 3: address(places), 4: address(out), 5: places.size, 6: source.size}
     return CallRecord(TAKE, words, (source, places, out))
 
@@ -260,7 +280,7 @@ def _argmax(table: np.ndarray, axis: Any = None, out: Any = None) -> CallRecord:
     """Describe the places of the largest numbers of rows."""
     _require(table.ndim == 2 and axis in (1, -1) and table.dtype == np.float32 and table.flags.c_contiguous)
     words = {2: address(table), 3: address(out), 4: table.shape[0], 5: table.shape[1]}
-    _require(_is_list(out, np.int64) and table.size)
+    _require(_is_list(out, np.int64) and table.size and not np.may_share_memory(table, out))
     return CallRecord(LARGEST, words, (table, out))
 
 

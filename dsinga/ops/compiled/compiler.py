@@ -10,7 +10,9 @@ import subprocess
 import sys
 from collections.abc import Callable
 from functools import cache
+from hashlib import sha256
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 from dsinga.base.errors import UserError
@@ -19,6 +21,7 @@ from dsinga.ops.compiled.code_files import PROCESSOR, load_code, path_of, read_c
 VARIABLE = "DSINGA_COMPILED"
 # Numbers of an array. Loops over smaller ones do not pay for the second that numba takes to compile them.
 SMALLEST = 1 << 16
+INTRINSICS = Path(__file__).with_name("machine_code.py")  # what loops call; other code of it makes other loops
 SECONDS = 120  # at most, for numba to compile a loop
 
 _log = logging.getLogger(__name__)
@@ -85,7 +88,8 @@ def _cached(source: str, types: str) -> tuple[int, Any] | None:
     if not runs_code():
         return None
     try:
-        request = json.dumps([source, types, PROCESSOR, _version()]).encode()
+        digest = sha256(INTRINSICS.read_bytes()).hexdigest()
+        request = json.dumps([source, types, PROCESSOR, _version(), digest]).encode()
         if (code := read_code(path := path_of(request), request)) is None:
             write_code(path, sealed := _make(request))
             code = unseal(request, sealed)

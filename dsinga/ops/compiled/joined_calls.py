@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import sys
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache, partial
 from itertools import groupby
@@ -10,28 +11,28 @@ from typing import Any
 
 import numpy as np
 
-from dsinga.ops.compiled.call_records import WORDS, CallRecord, records_of
+from dsinga.ops.compiled.call_records import LENGTH, MOVES, OPERANDS, STEPS, TIMES, WORDS, CallRecord, records_of
 from dsinga.ops.compiled.code_files import runs_code
 from dsinga.ops.compiled.compiler import is_available, load_loop
 
 JOINED_AFTER = 64  # repetitions: to describe a call takes as long as to make it some 50 times
 Call = Callable[[], Any]
 
-_LOOP = """
+_LOOP = f"""
 def loop(records, count, done):
     for k in range(count):
-        r = 32 * k
+        r = {WORDS} * k
         kind = records[r]
         if kind == 0:
             if call_record(records, r):
                 return
         elif kind == 1:
-            for _ in range(records[r + 15]):
+            for _ in range(records[r + {TIMES}]):
                 call_record(records, r)
-                for j in range(r + 16, r + 20):
-                    records[j] += records[j + 8]
-            for j in range(r + 16, r + 20):
-                records[j] -= records[r + 15] * records[j + 8]
+                for j in range(r + {OPERANDS}, r + {STEPS}):
+                    records[j] += records[j + {MOVES - OPERANDS}]
+            for j in range(r + {OPERANDS}, r + {STEPS}):
+                records[j] -= records[r + {TIMES}] * records[j + {MOVES - OPERANDS}]
         elif kind == 2:
             source, places, result = floats(records[r + 2]), integers(records[r + 3]), floats(records[r + 4])
             for j in range(records[r + 5]):
@@ -56,7 +57,7 @@ def loop(records, count, done):
                     largest, number = table[j * width + best], table[j * width + i]
                     if largest == largest and not number <= largest:
                         best = i
-                    result[j] = best
+                result[j] = best
         elif kind == 6:
             narrow, wide = floats(records[r + 2]), doubles(records[r + 3])
             for j in range(records[r + 4]):
@@ -93,8 +94,8 @@ class JoinedCalls:
             row[0] = record.kind
             for place, word in record.words.items():
                 row[place] = word
-            if 16 in record.words:
-                row[2:5] = row[16:].ctypes.data, row[28:].ctypes.data, row[20:].ctypes.data
+            if OPERANDS in record.words:
+                row[2:5] = [row[place:].ctypes.data for place in (OPERANDS, LENGTH, STEPS)]
         self._words = words
         arguments = words.ctypes.data, len(words), ctypes.addressof(self._done)
         self._run = partial(loop, *map(ctypes.c_ssize_t, arguments))  # converted once
@@ -125,8 +126,9 @@ class RepeatedCalls:
 
 
 def join_calls(calls: list[Call]) -> list[Call]:
-    """Return calls with the same effects, some of them joined; without numba the same calls."""
-    if not (is_available() and runs_code()) or (loop := _loop()) is None:
+    """Return calls with the same effects, some of them joined; without numba or the interpreter's lock the same."""
+    has_lock = getattr(sys, "_is_gil_enabled", lambda: True)()  # which joined calls keep
+    if not (has_lock and is_available() and runs_code()) or (loop := _loop()) is None:
         return calls
     described = [(call, records_of(call)) for call in calls]
     joined: list[Call] = []

@@ -1,8 +1,10 @@
 """Loops compiled by numba have the bits of the kernels and of the updaters' formulas that they replace."""
 
+import ctypes
 import logging
 import operator
 import shutil
+import sys
 from functools import partial
 from importlib.util import find_spec
 
@@ -14,6 +16,8 @@ from dsinga.cluster.server.served_slice import split_update
 from dsinga.job import LRGenConf, UpdaterConf, UpdaterType
 from dsinga.ops import get_ops
 from dsinga.ops.compiled import code_files, compiler, joined_calls
+from dsinga.ops.compiled.call_records import records_of
+from dsinga.ops.host_pass import HostPass
 from dsinga.ops.layout import is_channels_last
 from dsinga.ops.recorded_array import Deviated, FiniteCheck, store_result
 from dsinga.training import create_updater
@@ -177,6 +181,80 @@ def test_joined_calls_have_the_bits_of_numpys(form, call):
         joined()
 
 
+def c_function(name, restype, *argtypes):
+    function = ctypes.PyDLL(None)[name]
+    function.restype, function.argtypes = restype, argtypes
+    return function
+
+
+LONG, MATRIX, BYTES = np.ones((3, 9000), np.float32), LIST[441:882].reshape(21, 21), np.zeros(37, np.uint8)
+ODD, NUMBERS, RESULTS = BYTES[1:].view(np.float32), np.zeros(9, np.float32), np.zeros((21, 21), np.float32)
+PRODUCTS = [  # matrices that dot copies for BLAS
+    (np.broadcast_to(LIST[:21], (9, 21)), MATRIX),
+    (np.broadcast_to(LIST[:21, np.newaxis], (21, 21)), MATRIX),
+    (MATRIX[::-1], MATRIX),
+    (MATRIX[:, ::2], MATRIX[:11]),
+]
+UNLIKE = {  # calls that a loop would not make like numpy
+    "lists": partial(operator.setitem, np.zeros((2, 64), np.float32), slice(None), [LIST[:64], LIST[:64]]),
+    **{f"product {k}": partial(np.dot, *each, RESULTS[: len(each[0])]) for k, each in enumerate(PRODUCTS)},
+    "long rows": partial(np.add.reduce, LONG, 1, None, np.empty(3, np.float32)),
+    "a long sum": partial(np.add.reduce, LONG, None, None, np.empty((), np.float32)),
+    "a sum to its rows": partial(np.add.reduce, MATRIX, 0, None, MATRIX[0]),
+    "a sum in another type": partial(np.add.reduce, LIST, None, np.float32, np.empty(())),
+    "a sum of swapped bytes": partial(np.add.reduce, LIST[:9].astype(">f4"), None, np.float64, np.empty(())),
+    "an unaligned sum": partial(np.add.reduce, ODD, None, None, np.empty((), np.float32)),
+    "an unaligned copy": partial(np.copyto, NUMBERS, ODD),
+    "numbers put to themselves": partial(operator.setitem, NUMBERS, (PLACES[-9:],), NUMBERS[:]),
+    "numbers taken to themselves": partial(np.take, NUMBERS, PLACES[-9:], mode="clip", out=NUMBERS),
+    "a bool as index": partial(operator.setitem, np.zeros(1, np.float32), True, 2.0),
+    "a large integer": partial(np.less, BYTES, 300, out=np.zeros(37, bool)),
+    "a float as result": partial(c_function("fabsf", ctypes.c_float, ctypes.c_float), ctypes.c_float(1)),
+    "a short integer": partial(c_function("abs", ctypes.c_int, ctypes.c_short), ctypes.c_short(-1)),
+}  # fmt: skip
+
+
+@CODE
+@pytest.mark.parametrize("name", UNLIKE)
+def test_calls_that_a_loop_would_not_make_like_numpy_are_left_to_python(name):
+    assert records_of(UNLIKE[name]) is None
+
+
+@CODE
+@pytest.mark.parametrize("decide", [lambda x: bool((x < 5).all()), lambda x: int(x[:1].reshape(()))])
+def test_a_check_expects_the_numbers_of_the_recording(decide):
+    """Also if the batches deviate that come when calls are joined."""
+    replayed, batch = HostPass(), np.array([3, 4])
+    with replayed.recording(0):
+        recorded = replayed.put("batch", batch)
+        with replayed.capturing():
+            decide(recorded)
+            replayed._recorder.numbers = [(recorded.sum() + 1).array]
+    for step in range(1, joined_calls.JOINED_AFTER + 4):
+        deviates = step in (1, joined_calls.JOINED_AFTER, joined_calls.JOINED_AFTER + 1)
+        replayed.put("batch", np.array([7, 8]) if deviates else batch)
+        replayed.launch(step)
+        np.testing.assert_array_equal(replayed.read(), [np.nan if deviates else 8])
+    assert isinstance(replayed._calls._calls[0], joined_calls.JoinedCalls)
+
+
+@CODE
+def test_numbers_with_infinite_squares_are_finite():
+    check = FiniteCheck([np.full(4, 1e25, np.float32)])
+    (joined,) = joined_calls.join_calls([check, check])
+    with np.errstate(all="ignore"):
+        check()
+    joined()
+
+
+@CODE
+def test_without_the_interpreters_lock_no_calls_are_joined(monkeypatch):
+    calls = [partial(np.add, LIST, 1, out=np.empty_like(LIST))] * 2
+    assert joined_calls.join_calls(calls) != calls
+    monkeypatch.setattr(sys, "_is_gil_enabled", lambda: False, raising=False)
+    assert joined_calls.join_calls(calls) == calls
+
+
 DOUBLE = "def loop(x, size):\n    for at in range(size):\n        x[at] = x[at] * np.float32(2.0)\n"
 
 
@@ -210,6 +288,18 @@ def test_code_is_kept_and_run_without_numba(tmp_path, monkeypatch):
     path.parent.touch()  # a folder that cannot be made
     assert doubled() == [0, 2, 4, 6, 8]
     assert len(made) == 2
+
+
+@CODE
+def test_code_of_other_intrinsics_is_made_again(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(compiler, "_compile_here", None)
+    assert doubled() == [0, 2, 4, 6, 8]
+    other = tmp_path / "other.py"
+    other.write_bytes(compiler.INTRINSICS.read_bytes() + b"#")
+    monkeypatch.setattr(compiler, "INTRINSICS", other)
+    assert doubled() == [0, 2, 4, 6, 8]
+    assert len([*(tmp_path / "dsinga" / "loops").iterdir()]) == 2
 
 
 @CODE
