@@ -95,7 +95,9 @@ class CutRunner:
         rows, micro_batch, skips = ctx.rows.stop - ctx.rows.start, ctx.micro_batch, ctx.skips
         cut, parts = self.cut(net, rows)
         joined = JoinedGradients(cut, push, self.in_tree)
-        compute_part = joined.sums.compute(algorithm, lambda worker: memory, self._kernels()[1])
+        keeps_all = self._kept_blocks == self.workers  # else a recording would hold the memory that is saved
+        passes = self._kernels()[1] if keeps_all or usable_threads(net, 1) == 1 else None
+        compute_part = joined.sums.compute(algorithm, lambda worker: memory, passes)
 
         def compute(local: NeuralNet, arrays: Mapping[str, Any], own: Mapping[str, Records], ctx: Context) -> Metrics:
             own_rows = ctx.rows if micro_batch is None else rows_of_batch(ctx.rows, micro_batch)
@@ -109,8 +111,7 @@ class CutRunner:
         """Return the kernels, and the passes that they have recorded."""
         if self._opened_kernels is None:
             ops = cpu_ops(self._precision)
-            saves_memory = self._kept_blocks < self.workers  # which a recording would hold
-            self._opened_kernels = ops, None if saves_memory else passes_of(ops, "training passes")
+            self._opened_kernels = ops, passes_of(ops, "training passes")
         return self._opened_kernels
 
     def add_up(self, metrics: Sequence[Metrics]) -> Metrics:
