@@ -39,6 +39,8 @@ IN_PLACE = {
 }  # fmt: skip
 """Functions and methods that change their first argument."""
 COPIES = {"astype", "copy"}
+POWERS = {2: np.square, 1: np.positive, 0.5: np.sqrt, -1: np.reciprocal}
+"""The ufuncs by which the operator ``**`` computes some powers of floats."""
 VIEWS_BY_NUMBERS = {"real_if_close", "trim_zeros"}
 """Functions that return a view of an argument, chosen by its numbers."""
 OUT_BY_NAME = {np.maximum, np.minimum}  # of which numpy refuses a result array by position
@@ -234,6 +236,19 @@ class RecordedArray(NDArrayOperatorsMixin):
         if name.startswith("_") or not callable(method):
             raise AttributeError(f"an array of a recorded pass has no {name!r}")
         return lambda *arguments, **options: _call(method, (self, *arguments), options)
+
+    def __pow__(self, exponent: Any) -> Any:
+        quick = self._quick_power(exponent)
+        return super().__pow__(exponent) if quick is None else quick(self)
+
+    def __ipow__(self, exponent: Any) -> Any:
+        quick = self._quick_power(exponent)
+        return super().__ipow__(exponent) if quick is None else quick(self, out=self)
+
+    def _quick_power(self, exponent: Any) -> Any:
+        """Return the function by which numpy's operator, not its ``power``, computes a power, which has other bits."""
+        is_number = isinstance(self, RecordedNumber) or not isinstance(exponent, (int, float, np.number))
+        return None if is_number or self.array.dtype.kind != "f" else POWERS.get(exponent)
 
     def __len__(self) -> int:
         return len(self.array)
