@@ -9,15 +9,8 @@ from typing import Any
 import numpy as np
 
 from dsinga.ops.compiled.joined_calls import RepeatedCalls
-from dsinga.ops.recorded_array import (
-    Deviated,
-    FiniteCheck,
-    RecordedArray,
-    RecordedResult,
-    Recorder,
-    plain,
-    set_recorder,
-)
+from dsinga.ops.recorded_array import RecordedArray, RecordedResult, Recorder, plain, set_recorder
+from dsinga.ops.recorded_checks import Deviated, FiniteCheck
 from dsinga.ops.sparse import values_of
 from dsinga.ops.types import Array, AsyncCopy
 

@@ -7,10 +7,9 @@ recorded.
 
 from __future__ import annotations
 
-import math
 import operator
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Any
 
@@ -18,6 +17,7 @@ import numpy as np
 from numpy.lib.mixins import NDArrayOperatorsMixin
 
 from dsinga.base import buffers
+from dsinga.ops.recorded_checks import Check, Deviated
 from dsinga.ops.types import NotCapturable
 
 FACTS = {"shape", "dtype", "ndim", "size", "nbytes", "strides", "itemsize", "flags"}
@@ -49,41 +49,6 @@ OUT_BY_NAME = {np.maximum, np.minimum}  # of which numpy refuses a result array 
 # Bytes of the arrays of a pass: those of a larger one would all be in memory at once, where calls free features as soon
 # as no layer needs them, and their kernels take so long that a replay saves nothing.
 LARGEST = 1 << 24
-
-
-class Deviated(Exception):
-    """Error: a batch's numbers would make Python branch unlike the recorded pass."""
-
-
-class Check:
-    """Checks that a number decides a branch in Python as it did in the recording."""
-
-    def __init__(self, array: np.ndarray, kind: Callable[[Any], Any]):
-        self.array, self._kind, self.decided = array, kind, kind(array)
-        self.expected = array.copy()
-
-    def __call__(self) -> None:
-        """Raise Deviated if another number would decide differently."""
-        if self._kind(self.array) != self.decided:
-            raise Deviated
-
-    @property
-    def is_of_bytes(self) -> bool:
-        """Whether other bytes of the number always decide differently."""
-        return self.array.dtype == bool or self._kind is operator.index
-
-
-class FiniteCheck:
-    """Checks that all numbers of vectors are finite, as most sums of their squares show."""
-
-    def __init__(self, vectors: Sequence[np.ndarray]):
-        self.vectors = vectors
-
-    def __call__(self) -> None:
-        """Raise Deviated unless all numbers are finite."""
-        for vector in self.vectors:
-            if not (math.isfinite(vector.dot(vector)) or np.isfinite(vector).all()):
-                raise Deviated
 
 
 class Recorder:

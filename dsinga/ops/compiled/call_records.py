@@ -11,7 +11,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dsinga.base.buffers import address
-from dsinga.ops.recorded_array import Check, FiniteCheck, store_result
+from dsinga.ops.recorded_array import store_result
+from dsinga.ops.recorded_checks import Check, FiniteCheck
 
 WORDS = 32  # integers of a record: a kind, a function, its 11 integers and 2 floats, how often; then OPERANDS
 TIMES, OPERANDS, STEPS, MOVES, LENGTH = 15, 16, 20, 24, 28  # places: of a ufunc, for at most four operands

@@ -19,7 +19,8 @@ from dsinga.ops.compiled import code_files, compiler, joined_calls
 from dsinga.ops.compiled.call_records import records_of
 from dsinga.ops.host_pass import HostPass
 from dsinga.ops.layout import is_channels_last
-from dsinga.ops.recorded_array import Deviated, FiniteCheck, store_result
+from dsinga.ops.recorded_array import store_result
+from dsinga.ops.recorded_checks import Deviated, FiniteCheck
 from dsinga.training import create_updater
 from tests.support.refusals import refused
 
