@@ -54,6 +54,7 @@ def resnet() -> Case:
     for _ in range(2):
         y = nn.BatchNormalization()(nn.Conv2D(3, 3, padding="same", use_bias=False)(x))
         x = nn.Activation("relu")(nn.Add()([x, y]))
+    x = nn.BM(use_global_stats=True)(x)
     model = nn.Model(inputs, nn.Dense(4)(nn.GlobalAveragePooling2D()(x)))
     model.compile(adam(), "sparse_categorical_crossentropy")
     return Case(model, *_classes([], 3, 8, 8)[1:])

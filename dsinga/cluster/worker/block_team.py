@@ -71,7 +71,7 @@ class BlockTeam:
             return compute(nets[block], values, own, ctx)
 
         done = self._run(work, self._config.readers[Phase.kTrain].parts, records, ctx, self._config.blocks_at_once)
-        sums.finish(self._default, self._shares[self._blocks[0]])
+        sums.finish(self._default, self._shares[self._blocks[0]].keys() - self._exchange.static)
         return add_blocks(done)
 
     def forward(

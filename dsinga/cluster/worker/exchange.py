@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -149,15 +149,19 @@ class Exchange(Mapping[str, Array]):
                 bucket.send(self._step)
         self._meter.waited += time.perf_counter() - started
 
+    @property
+    def static(self) -> Collection[str]:
+        """The replicated params that keep their values, and get no gradients."""
+        return self._replicas.static if self._replicas is not None else ()
+
     def default_gradient(self, name: str) -> Array | SparseRows:
         """Return the gradient of a worker without one (:meth:`ParamHome.default_gradient`)."""
         return self._homes[name].default_gradient()
 
     def finish(self) -> None:
         """End the present step; params without a gradient get :meth:`ParamHome.default_gradient`."""
-        static = self._replicas.static if self._replicas is not None else ()
         for name, home in self._homes.items():
-            if name not in self._pushed and name not in static:
+            if name not in self._pushed and name not in self.static:
                 if home.is_lasting:
                     self[name]  # waits for the value, because the default is a share of it
                 self.push(name, home.default_gradient())
