@@ -335,5 +335,6 @@ def _figures(model: Any, metrics: Mapping[str, float], return_dict: bool) -> Any
     if return_dict:
         return dict(metrics)
     names = reported(model, metrics)
-    values = [np.float64(metrics[name]) for name in ("loss", *names)]  # numpy numbers have item(), as Keras's results
+    first = "loss" if "loss" in metrics else next(iter(metrics))  # of RBMs, the error of the reconstruction
+    values = [np.float64(metrics[name]) for name in (first, *names)]  # numpy numbers have item(), as Keras's results
     return values if names else values[0]

@@ -49,6 +49,11 @@ def test_what_methods_of_batches_return():
     assert model.train_on_batch(X, Y, return_dict=True)["loss"] == pytest.approx(loss)
     np.testing.assert_array_equal(model.predict_on_batch(X[:4]), model.predict(X[:4]))
     assert net().train_on_batch(X, Y, class_weight=None) == pytest.approx(loss)
+    machine = nn.Sequential([nn.Input(X.shape[1:]), nn.RBM(4)])
+    machine.compile("sgd")
+    units = (X > 0).astype(np.float32)
+    error, named = machine.train_on_batch(units), machine.test_on_batch(units, return_dict=True)
+    assert 0 < named["reconstruction_error"] < 2 * error
 
 
 def test_steps_on_batches_leave_the_params_that_users_keep_and_those_of_frozen_layers():
