@@ -181,8 +181,8 @@ def test_workers_of_a_cluster_fit_into_their_limit(
     threads: Client, workers: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ):
     whole = trained(loads(CONVNET, "job.conf"))
-    limit = between()
-    monkeypatch.setattr(memory, "MEMORY_LIMIT", limit)  # of all workers, which share a process
+    each = least() + (between() - least()) // workers  # of whom each has its share of a batch
+    monkeypatch.setattr(memory, "MEMORY_LIMIT", FIXED + workers * (each - FIXED))  # of all, which share a process
     with caplog.at_level(logging.INFO, "dsinga"):
         params = trained(loads(CONVNET, "job.conf"), threads, workers)
     assert any("partition: auto trains with" in record.message for record in caplog.records)
