@@ -1,8 +1,8 @@
 """Reuses the memory of arrays that kernels return, because every iteration needs the same shapes.
 
-Every array is a view of a *base*, an array of bytes. A base is free again once nothing refers to it: every view,
-memoryview or DLPack export of its arrays does. All threads share one pool. A thread may also have its own bases, which
-it uses first, for instance in shared memory; only their list refers to a free one, as CPython's reference counts show.
+Every array is a view of a *base*, an array of bytes. Every view, memoryview or DLPack export of an array refers to its
+base. A base is free again once nothing refers to it. All threads share one pool. A thread may also have its own bases,
+for instance in shared memory, and uses them first. CPython's reference counts show which of these are free.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ class ResultPool:
     """Memory of arrays, in chunks of which each array has a part (its base), as malloc would.
 
     A part is free again once no array refers to it, and joins its free neighbours. An array gets the smallest free part
-    that is large enough. Small arrays have chunks of their own (the odd ones), so that they do not divide the parts of
-    large ones. A part begins at ``chunk << SHIFT | offset``, so parts of two chunks are no neighbours.
+    that is large enough. Small arrays have chunks of their own, with odd numbers, so free parts of large arrays stay
+    whole. A part begins at ``chunk << SHIFT | offset``, so parts of two chunks are no neighbours.
     """
 
     def __init__(self) -> None:

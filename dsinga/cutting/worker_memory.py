@@ -21,6 +21,7 @@ from dsinga.layers.interface.layer import FLOAT_BYTES
 from dsinga.net import NeuralNet, Stage
 from dsinga.net.layer_cost import feature_sizes, rows_of
 from dsinga.ops import cpu_ops
+from dsinga.ops.block_sums import most_waiting
 from dsinga.passes.device_backend import DeviceMemory
 from dsinga.reading.batch_reader import BatchReader
 from dsinga.training import create_updater
@@ -120,7 +121,7 @@ def training_memory(job: Job, locals_: Sequence[NeuralNet], reader: BatchReader)
         whole._replace(
             features=whole.features * job.blocks_at_once // in_turns,
             workspaces=whole.workspaces * job.blocks_at_once // in_turns,
-            gradients=whole.gradients * _waiting(in_turns),
+            gradients=whole.gradients * max(1, most_waiting(in_turns)),
         )
     ]
 
@@ -133,16 +134,11 @@ def team_memory(blocks: Sequence[Memory], at_once: int) -> Memory:
     return most._replace(
         params=most.handed_out + len(blocks) * (most.params - most.handed_out),  # the copy, and what servers keep
         state=most.state * len(blocks),
-        gradients=most.gradients * _waiting(len(blocks)),
+        gradients=most.gradients * most_waiting(len(blocks)),
         features=most.features * count,
         workspaces=most.workspaces * count,
         records=most.records * len(blocks),
     )
-
-
-def _waiting(blocks: int) -> int:
-    """Return for how many gradients of a param its tree of sums waits: one at each height."""
-    return max(1, (blocks - 1).bit_length())
 
 
 @register("hook", "device_memory")

@@ -62,6 +62,11 @@ def add_gradients(left: Any, right: Any) -> Any:
     return np.add(left, right, out=buffers.empty(left.shape, dtype=left.dtype) if out is None else out)
 
 
+def most_waiting(blocks: int) -> int:
+    """Return how many sums wait at most for others while blocks are added in their order: one at each height."""
+    return (blocks - 1).bit_length()
+
+
 class TreeSum:
     """The sum of several blocks' gradients of a param in the tree, which holds as few of them as it can."""
 

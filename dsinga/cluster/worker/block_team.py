@@ -23,6 +23,7 @@ from dsinga.job import Phase
 from dsinga.layers import Context, Records, Rows
 from dsinga.net import NeuralNet
 from dsinga.ops import Array, Ops, Processor
+from dsinga.ops.block_sums import most_waiting
 from dsinga.passes.captured_passes import CapturedPasses
 from dsinga.training import Metrics, Push, forward
 from dsinga.training.metrics import add_blocks
@@ -52,9 +53,9 @@ class BlockTeam:
         self._users = {name: own for name, own in users.items() if own}
         self._gathered = {name for name in self._users if config.parts[name].gathered}
         self._pool = ThreadPoolExecutor(len(blocks), "dsinga-block")
-        # The other blocks' large gradients take turns. The tree of sums waits for one at each height.
+        # Large gradients of the other blocks share memory, of which the tree of sums keeps some.
         sizes = [4 * prod(config.parts[name].shape) for name in self._users]
-        self._spare = few_bases(sizes, (len(blocks) - 1).bit_length())
+        self._spare = few_bases(sizes, most_waiting(len(blocks)))
 
     def backward(
         self, net: NeuralNet, values: Mapping[str, Array], records: Mapping[str, Records], ctx: Context, push: Push

@@ -160,8 +160,9 @@ class Exchange(Mapping[str, Array]):
 
     def finish(self) -> None:
         """End the present step; params without a gradient get :meth:`ParamHome.default_gradient`."""
+        static = self.static
         for name, home in self._homes.items():
-            if name not in self._pushed and name not in self.static:
+            if name not in self._pushed and name not in static:
                 if home.is_lasting:
                     self[name]  # waits for the value, because the default is a share of it
                 self.push(name, home.default_gradient())
