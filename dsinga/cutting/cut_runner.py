@@ -96,7 +96,7 @@ class CutRunner:
         cut, parts = self.cut(net, rows)
         joined = JoinedGradients(cut, push, self.in_tree)
         keeps_all = self._kept_blocks == self.workers  # else a recording would hold the memory that is saved
-        passes = self._kernels()[1] if keeps_all or usable_threads(net, 1) == 1 else None
+        passes = self._kernels()[1] if keeps_all or net.is_small else None
         compute_part = joined.sums.compute(algorithm, lambda worker: memory, passes)
 
         def compute(local: NeuralNet, arrays: Mapping[str, Any], own: Mapping[str, Records], ctx: Context) -> Metrics:

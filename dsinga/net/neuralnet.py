@@ -110,6 +110,11 @@ class NeuralNet:
         """The names of the loss layers."""
         return tuple(node.layer.name for node in self.nodes if node.layer.is_loss)
 
+    @property
+    def is_small(self) -> bool:
+        """Whether a second kernel thread would gain nothing."""
+        return usable_threads(self, 1) == 1
+
     def layer(self, name: str) -> Layer:
         """Return the layer of this name. Raises UserError, with the nearest name, if there is none."""
         return self.nodes[self.position(name)].layer

@@ -33,7 +33,6 @@ from dsinga.layers import Context, Layer, Records, Rows
 from dsinga.layers.interface.context import PassObserver, Peers
 from dsinga.net import NeuralNet, Param
 from dsinga.net.dataflow import row_share
-from dsinga.net.neuralnet import usable_threads
 from dsinga.ops import Array, Processor
 from dsinga.passes.captured_passes import passes_of
 from dsinga.passes.predictor import EvaluationPass, evaluate, forward_in_order
@@ -115,11 +114,11 @@ class GroupWorker:
         self.exchange = self._exchange
         micro_batches = config.readers[Phase.kTrain].micro_batches
         net, capture = self.net(Phase.kTrain), self._ops.capture()
-        is_small = usable_threads(net, 1) == 1  # else a team's gradients leave during the pass, in less memory
-        is_replayed = capture is None and (is_small if len(self._blocks) > 1 else not net.bridged)
+        is_team = len(self._blocks) > 1  # whose gradients, of a net not small, leave during the pass, in less memory
+        is_replayed = capture is None and (net.is_small if is_team else not net.bridged)
         passes = passes_of(self._ops, "training passes") if is_replayed else None
         compute = replayed(config.algorithm, passes, copies=True)
-        if len(self._blocks) > 1:
+        if is_team:
             self._team = BlockTeam(
                 self._blocks, config, self._exchange, self._ops, self._processor, shares, self._gradient_memory, passes
             )
