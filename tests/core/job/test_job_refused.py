@@ -9,12 +9,13 @@ from dsinga import register
 from dsinga.job import GRUConf, InnerProductConf, Job, JobError, LayerConf, LSTMConf, Phase, check, load, loads
 from dsinga.job.textformat import parse_value
 from tests.support.refusals import check_refusal, refusal
+from tests.support.registries import restored_registry
 
 MANY = {"nworker_groups": 1000, "nworkers_per_group": 1000}
 RATE = "learning_rate { type: kFixed base_lr: 0,03 }"
 ACTIVE = 'layer { name: "ip" type: kInnerProduct innerproduct_conf { num_output: 3 activation: kReLU } }'
 MISTAKES = [
-    refusal(lambda: (register("message", "Job.own")(lambda: None), Job(own={})), "the message Job", "register a sub"),
+    refusal(lambda: job_with_a_field_of_no_class(), "the message Job", "register a sub"),
     refusal(lambda: check(Job(train_steps=1, cluster=MANY)), "nworkers_per_group", "more than 100,000", error=JobError),
     refusal(lambda: check(chain("conv")), "'relu1': there is no layer 'conv'", "did you mean 'conv1'", error=JobError),
     refusal(lambda: LayerConf(type="kReLU"), "'name'", "needs the field"),
@@ -60,6 +61,13 @@ def file(folder: Path, name: str) -> Path:
 def store(folder: Path) -> Path:
     (folder / "zarr.json").write_text("{}")
     return folder
+
+
+def job_with_a_field_of_no_class() -> Job:
+    """Return a job with a message that is registered as a function."""
+    with restored_registry():
+        register("message", "Job.own")(lambda: None)
+        return Job(own={})
 
 
 def chain(source: str) -> Job:
