@@ -102,7 +102,7 @@ def _cached(source: str, types: str, features: str = "") -> tuple[int, Any] | No
         digest = sha256(b"".join(file.read_bytes() for file in INTRINSICS)).hexdigest()
         request = json.dumps([source, types, features, PROCESSOR, _version(), digest]).encode()
         if (code := read_code(path := path_of(request), request)) is None:
-            write_code(path, sealed := _make(request, features))
+            write_code(path, sealed := _make(request))
             code = unseal(request, sealed)
         return None if code is None else load_code(code)
     except Exception as error:  # of a system without home, processes, or memory for code
@@ -110,9 +110,9 @@ def _cached(source: str, types: str, features: str = "") -> tuple[int, Any] | No
         return None
 
 
-def _make(request: bytes, features: str) -> bytes:
+def _make(request: bytes) -> bytes:
     """Have a loop compiled in a process of its own, and return its sealed code."""
-    changed = {"PYTHONPATH": os.pathsep.join(sys.path), "NUMBA_CPU_NAME": PROCESSOR, "NUMBA_CPU_FEATURES": features}
+    changed = {"PYTHONPATH": os.pathsep.join(sys.path), "NUMBA_CPU_NAME": PROCESSOR, "NUMBA_CPU_FEATURES": json.loads(request)[2]}
     command = [sys.executable, "-P", "-m", "dsinga.ops.compiled.machine_code"]
     environment = {**os.environ, **changed}
     made = subprocess.run(command, input=request, capture_output=True, env=environment, timeout=SECONDS, check=True)

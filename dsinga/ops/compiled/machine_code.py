@@ -82,7 +82,8 @@ def compile_loop(source: str, letters: str) -> Any:
     """Compile the function ``loop`` of a source, without reordering of floats, as a callback of numba."""
     names: dict[str, Any] = {**NAMES}
     exec(source, names)  # from this package alone
-    return numba.cfunc(types.void(*map(TYPES.__getitem__, letters)), error_model="numpy")(names["loop"])
+    kind = types.void(*map(TYPES.__getitem__, letters))
+    return numba.cfunc(kind, error_model="numpy", forceinline=True)(names["loop"])
 
 
 def position_independent(loop: Any, features: str = "") -> bytes:

@@ -68,7 +68,8 @@ def loop(r):
                 target = padded + (i + above) * line + left * channels
                 for at in range(0, width * channels, 64):
                     copy_register(start + at, target + at)
-            for top in range(0, down, group):
+            for block in range((down + group - 1) // group):
+                top = block * group
                 bottom = min(top + group, down)
                 for i in range(top, bottom):
                     for j in range(across):
