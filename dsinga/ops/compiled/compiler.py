@@ -112,7 +112,8 @@ def _cached(source: str, types: str, features: str = "") -> tuple[int, Any] | No
 
 def _make(request: bytes) -> bytes:
     """Have a loop compiled in a process of its own, and return its sealed code."""
-    changed = {"PYTHONPATH": os.pathsep.join(sys.path), "NUMBA_CPU_NAME": PROCESSOR, "NUMBA_CPU_FEATURES": json.loads(request)[2]}
+    features = json.loads(request)[2]
+    changed = {"PYTHONPATH": os.pathsep.join(sys.path), "NUMBA_CPU_NAME": PROCESSOR, "NUMBA_CPU_FEATURES": features}
     command = [sys.executable, "-P", "-m", "dsinga.ops.compiled.machine_code"]
     environment = {**os.environ, **changed}
     made = subprocess.run(command, input=request, capture_output=True, env=environment, timeout=SECONDS, check=True)

@@ -1,7 +1,7 @@
-"""What the loops of Winograd's convolutions call: each function works on registers of 16 float32 numbers of a pixel.
+"""What the loops of Winograd's convolutions call: functions of a tile, for LANES channels in a register each.
 
-Arguments are addresses, and steps in bytes. ``tile`` functions transform one tile of images, results, kernels, or their
-gradients, along both sides, as Lavin and Gray (2016) name them for 2 x 2 results of a 3 x 3 kernel.
+Arguments are addresses, and steps in bytes. The transforms are those of Lavin and Gray (2016) for 2 x 2 results of a
+3 x 3 kernel, along rows and columns.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ from numba.core import cgutils
 
 from dsinga.ops.compiled.winograd import LANES, ROWS
 
+utilities: Any = cgutils
+pointer: Any = types.CPointer
 NUMBER, INTEGER = ir.FloatType(), ir.IntType(64)
 REGISTER = ir.VectorType(NUMBER, LANES)
 NAMES: dict[str, Any] = {}
@@ -122,16 +124,16 @@ def kernel_gradient_tile(b: Any, parts: Any, row: Any, step: Any, dw: Any, tap: 
     _store_in_steps(b, _transformed(_of_kernel_gradient, b, _load_tile(b, parts, 4, 4, row, step)), dw, tap)
 
 
-def _multiply(b: Any, adds: bool, x: Any, row: Any, column: Any, w: Any, line: Any, depth: Any, y: Any, to: Any) -> None:
-    fma = cgutils.get_or_insert_function(
-        b.module, ir.FunctionType(REGISTER, [REGISTER] * 3), f"llvm.fma.v{LANES}f32"
-    )
-    sums = [cgutils.alloca_once(b, REGISTER) for _ in range(ROWS)]  # registers, once LLVM has optimized it
+def _multiply(b: Any, adds: bool, *arguments: Any) -> None:
+    x, row, column, w, line, depth, y, to = arguments
+    kind = ir.FunctionType(REGISTER, [REGISTER] * 3)
+    fma = utilities.get_or_insert_function(b.module, kind, f"llvm.fma.v{LANES}f32")
+    sums = [utilities.alloca_once(b, REGISTER) for _ in range(ROWS)]  # registers, once LLVM has optimized it
     for number, total in enumerate(sums):
         b.store(_load(b, _step(b, y, number, to)) if adds else _same(0.0), total)
     first, lanes = ir.Constant(ir.IntType(32), 0), ir.Constant(ir.VectorType(ir.IntType(32), LANES), [0] * LANES)
     nothing = ir.Constant(REGISTER, ir.Undefined)
-    with cgutils.for_range(b, depth) as loop:
+    with utilities.for_range(b, depth) as loop:
         right, left = _load(b, b.add(w, b.mul(loop.index, line))), b.add(x, b.mul(loop.index, column))
         for number, total in enumerate(sums):
             factor = b.load(b.inttoptr(_step(b, left, number, row), NUMBER.as_pointer()), align=4)
@@ -179,7 +181,7 @@ def _take(context: Any, builder: Any, signature: Any, args: Any) -> Any:
 @extending.intrinsic
 def take(context: Any, record: Any, place: Any) -> Any:
     """Add 1 to an integer that several threads count with; return what it was."""
-    return types.int64(types.CPointer(types.int64), types.intp), _take
+    return types.int64(pointer(types.int64), types.intp), _take
 
 
 NAMES["take"] = take

@@ -1,8 +1,10 @@
-"""Winograd's convolution of channels-last images by 3 x 3 kernels, and its gradients: 16 multiplications in place of 36.
+"""Winograd's convolution of channels-last images by 3 x 3 kernels, and its gradients, in a compiled loop.
 
-Tiles of 4 x 4 pixels are transformed to 16 parts, (16, tiles, C), multiplied by those of the kernel, (16, C, F), and the
-parts of the results transformed to 2 x 2 pixels. A block of tiles stays in a core's cache. The gradient for the kernel
-adds up products of the parts of images and of results' gradients. Several threads may run one record.
+A tile of 4 x 4 pixels is transformed to 16 parts, (16, tiles, C). They are multiplied by the 16 parts of the kernel,
+(16, C, F), and the products are transformed to 2 x 2 pixels: 16 multiplications in place of 36. A block of tiles stays
+in a core's cache. The gradient for the kernel adds up products of parts of images and of results' gradients.
+
+Results have other last bits than sums of products, and infinite numbers also reach the pixels of their tile as NaN.
 """
 
 from __future__ import annotations
@@ -20,7 +22,8 @@ FIELDS = (
     *("task", "taken", "threads", "source", "second", "result", "scratch", "slot", "images", "height", "width"),
     *("channels", "filters", "above", "left", "result_height", "result_width", "group", "step", "bias"),
 )
-"""The integers of a record: addresses, sizes, and two counters, which are 0 at first; channels are in bytes."""
+"""The integers of a record, which several threads may run: addresses, sizes, and how many images and places in scratch
+memory are taken, 0 at first. Channels, filters and steps are in bytes."""
 
 LOOP = """
 def loop(r):

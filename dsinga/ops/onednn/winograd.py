@@ -19,21 +19,25 @@ from dsinga.ops.recorded_array import plain, recorder
 from dsinga.ops.types import Array, Shape, Sizes
 
 PARTS, TAPS = 16, 9  # of a kernel
+PLACES = {name: place for place, name in enumerate(FIELDS)}
 
 
 class _Loop:
-    """Runs the compiled loop on records: its fields by name; a record without counters has one thread."""
+    """Runs the compiled loop on a record, whose fields have names; those of a call are addresses."""
 
     def __init__(self, threads: int = 1, **fields: int):
         loop: Any = winograd.winograd_loop()
         self._loop, self._threads, self._team = loop, threads, thread_state.team
-        self._fields = fields
+        self._record = np.array([fields.get(name, 0) for name in FIELDS], np.int64)
 
-    def __call__(self, *arrays: Array, **fields: int) -> None:
+    def __call__(self, *arrays: Array, **addresses: int) -> None:
         """Run it; ``arrays`` are what the addresses point to."""
-        record = np.array([(self._fields | fields).get(name, 0) for name in FIELDS], np.int64)
+        record = self._record
+        for name, start in addresses.items():
+            record[PLACES[name]] = start
         self._run(record)
         if (recorded := recorder()) is not None:
+            record = record.copy()
             note(recorded, lambda: self._run(record), self._threads, self, record, *arrays)
 
     def _run(self, record: Array) -> None:
@@ -69,10 +73,11 @@ class _Kernel:
         )  # fmt: skip
 
 
-def _by_tap(filters: int, channels: int, transposed: bool) -> Any:
+def _by_tap(w: Shape, transposed: bool = False) -> Any:
     """Describe kernels (F, C, 3, 3) in memory (3, 3, C, F), or (3, 3, F, C), to oneDNN."""
+    filters, channels, *_ = w
     size = filters * channels
-    return strided((filters, channels, 3, 3), (*((channels, 1) if transposed else (1, filters)), 3 * size, size))
+    return strided(w, (*((channels, 1) if transposed else (1, filters)), 3 * size, size))
 
 
 class _Convolution(_Kernel):
@@ -81,7 +86,7 @@ class _Convolution(_Kernel):
     def __init__(self, x: Shape, w: Shape, pad: Sizes, backward: bool):
         super().__init__(x, w, pad)
         size = 4 * w[0] * w[1]
-        self._by_tap = conversion(dense(w), _by_tap(*w[:2], backward))
+        self._by_tap = conversion(dense(w), _by_tap(w, backward))
         thread_state.packed_weights.reserve((TAPS + PARTS) * size)
         self._start, self._size = (8 * size, -size) if backward else (0, size)
         self._pack = _Loop(task=PACK, channels=size, step=self._size)
@@ -132,7 +137,7 @@ class WinogradBackwardWeights(_Kernel):
         self._size, self._shares = 4 * w[0] * w[1], -(-x[0] // -(-x[0] // SHARES))
         self._add_up = self.loop(ADD_UP, x, self.y, pad)
         self._unpack = _Loop(task=UNPACK, images=self._shares, channels=self._size)
-        self._from_taps = conversion(_by_tap(*w[:2], False), dense(w))
+        self._from_taps = conversion(_by_tap(w), dense(w))
         thread_state.packed_weights.reserve((TAPS + self._shares * PARTS) * self._size)
 
     def __call__(self, x: Array, dy: Array) -> Array:

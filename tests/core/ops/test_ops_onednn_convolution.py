@@ -63,9 +63,7 @@ def test_winograds_loops_compute_convolutions_with_any_threads(x, filters, pad, 
     shapes = x, (filters, x[1], 3, 3), (1, 1), pad
     first = [make(*shapes) for make in (convolution.BackwardData, convolution.BackwardWeights)]
     first.insert(0, convolution.ConvolutionForward(*shapes, True))
-    rows, dy = (
-        rng.standard_normal((x[0], *each[2:], each[1]), np.float32) for each in (x, first[0].output_shape)
-    )
+    rows, dy = (rng.standard_normal((x[0], *each[2:], each[1]), np.float32) for each in (x, first[0].output_shape))
     w, bias = (rng.standard_normal(shape, np.float32) for shape in (shapes[1], filters))
     arguments = (rows, w, bias), (dy, w), (rows, dy)
     results = []
