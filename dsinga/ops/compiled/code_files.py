@@ -18,6 +18,7 @@ from dsinga.base.durable_files import OTHERS_WRITE, cache_folder, replace_file
 
 # Code is for this processor and all later ones, so that one cache serves a cluster of several kinds.
 PROCESSOR = "x86-64-v3"
+WIDE = "+avx512f,+avx512bw,+avx512dq,+avx512vl"  # what wide loops need besides
 FLAGS = {"abm", "avx", "avx2", "bmi1", "bmi2", "f16c", "fma", "movbe", "xsave"}
 
 

@@ -16,12 +16,22 @@ from pathlib import Path
 from typing import Any
 
 from dsinga.base.errors import UserError
-from dsinga.ops.compiled.code_files import PROCESSOR, load_code, path_of, read_code, runs_code, unseal, write_code
+from dsinga.ops.compiled.code_files import (
+    PROCESSOR,
+    WIDE,
+    load_code,
+    path_of,
+    read_code,
+    runs_code,
+    unseal,
+    write_code,
+)
 
 VARIABLE = "DSINGA_COMPILED"
 # Numbers of an array. Loops over smaller ones do not pay for the second that numba takes to compile them.
 SMALLEST = 1 << 16
-INTRINSICS = Path(__file__).with_name("machine_code.py")  # what loops call; other code of it makes other loops
+# What loops call; other code of it makes other loops.
+INTRINSICS = tuple(Path(__file__).with_name(name) for name in ("machine_code.py", "tile_code.py"))
 SECONDS = 120  # at most, for numba to compile a loop
 
 _log = logging.getLogger(__name__)
@@ -59,14 +69,15 @@ def is_wanted() -> bool:
     return not value
 
 
-def load_loop(source: str, types: str, keeps_lock: bool = False) -> Callable[..., None] | None:
+def load_loop(source: str, types: str, keeps_lock: bool = False, wide: bool = False) -> Callable[..., None] | None:
     """Return the function ``loop`` of a source, called with addresses and integers; None if numba cannot compile it.
 
     ``types`` has a letter for each argument: f, d, H, q for an array of float32, float64, uint16, int64, n for an
-    integer. Floats are not reordered, and other threads of Python run meanwhile, unless it ``keeps_lock``.
+    integer. Floats are not reordered, and other threads of Python run meanwhile, unless it ``keeps_lock``. A ``wide``
+    loop is for processors with AVX-512.
     """
     try:
-        start, memory = _cached(source, types) or _compile_here(source, types)
+        start, memory = _cached(source, types, WIDE if wide else "") or _compile_here(source, types)
     except Exception as error:  # numba refuses versions of numpy and Python that it does not know
         _log.warning("computing without compiled loops, since numba cannot compile them: %s", error)
         return None
@@ -83,13 +94,13 @@ def _compile_here(source: str, types: str) -> tuple[int, Any]:
     return loop.address, loop
 
 
-def _cached(source: str, types: str) -> tuple[int, Any] | None:
+def _cached(source: str, types: str, features: str = "") -> tuple[int, Any] | None:
     """Load a loop's machine code; return its address and memory, None if this process cannot make or run it."""
     if not runs_code():
         return None
     try:
-        digest = sha256(INTRINSICS.read_bytes()).hexdigest()
-        request = json.dumps([source, types, PROCESSOR, _version(), digest]).encode()
+        digest = sha256(b"".join(file.read_bytes() for file in INTRINSICS)).hexdigest()
+        request = json.dumps([source, types, features, PROCESSOR, _version(), digest]).encode()
         if (code := read_code(path := path_of(request), request)) is None:
             write_code(path, sealed := _make(request))
             code = unseal(request, sealed)
@@ -101,7 +112,8 @@ def _cached(source: str, types: str) -> tuple[int, Any] | None:
 
 def _make(request: bytes) -> bytes:
     """Have a loop compiled in a process of its own, and return its sealed code."""
-    changed = {"PYTHONPATH": os.pathsep.join(sys.path), "NUMBA_CPU_NAME": PROCESSOR, "NUMBA_CPU_FEATURES": ""}
+    features = json.loads(request)[2]
+    changed = {"PYTHONPATH": os.pathsep.join(sys.path), "NUMBA_CPU_NAME": PROCESSOR, "NUMBA_CPU_FEATURES": features}
     command = [sys.executable, "-P", "-m", "dsinga.ops.compiled.machine_code"]
     environment = {**os.environ, **changed}
     made = subprocess.run(command, input=request, capture_output=True, env=environment, timeout=SECONDS, check=True)

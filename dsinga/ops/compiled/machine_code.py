@@ -18,6 +18,7 @@ from llvmlite import binding, ir
 from llvmlite.binding.object_file import ObjectFileRef
 from numba import extending, types
 
+from dsinga.ops.compiled import tile_code
 from dsinga.ops.compiled.code_files import PROCESSOR, seal
 
 POINTER: Any = types.CPointer
@@ -74,19 +75,20 @@ def _pointer_to(kind: Any) -> Any:
 
 POINTERS = {"floats": types.float32, "doubles": types.float64, "integers": types.int64, "bytes_at": types.uint8}
 NAMES = {"np": np, "as_float32": as_float32, "as_uint32": as_uint32, "call_record": call_record}  # that a source uses
-NAMES |= {name: _pointer_to(kind) for name, kind in POINTERS.items()}
+NAMES |= {name: _pointer_to(kind) for name, kind in POINTERS.items()} | tile_code.NAMES
 
 
 def compile_loop(source: str, letters: str) -> Any:
     """Compile the function ``loop`` of a source, without reordering of floats, as a callback of numba."""
     names: dict[str, Any] = {**NAMES}
     exec(source, names)  # from this package alone
-    return numba.cfunc(types.void(*map(TYPES.__getitem__, letters)), error_model="numpy")(names["loop"])
+    kind = types.void(*map(TYPES.__getitem__, letters))
+    return numba.cfunc(kind, error_model="numpy", forceinline=True)(names["loop"])
 
 
-def position_independent(loop: Any) -> bytes:
+def position_independent(loop: Any, features: str = "") -> bytes:
     """Return a compiled loop's code with its constants; raise ValueError if it calls or reads anything else."""
-    target = binding.Target.from_default_triple().create_target_machine(PROCESSOR, "", 3, "pic", "small")
+    target = binding.Target.from_default_triple().create_target_machine(PROCESSOR, features, 3, "pic", "small")
     linked = ObjectFileRef.from_data(target.emit_object(binding.parse_assembly(loop.inspect_llvm())))
     sections = [((each.name() or b"").decode(), each.data()) for each in linked.sections()]  # in the order of numbers
     if len(data := dict(sections)) < len(sections):
@@ -112,8 +114,8 @@ def position_independent(loop: Any) -> bytes:
 def main() -> None:
     """Read a request, and write the sealed code."""
     request = sys.stdin.buffer.read()
-    source, letters, *_ = json.loads(request)
-    sys.stdout.buffer.write(seal(request, position_independent(compile_loop(source, letters))))
+    source, letters, features, *_ = json.loads(request)
+    sys.stdout.buffer.write(seal(request, position_independent(compile_loop(source, letters), features)))
 
 
 if __name__ == "__main__":

@@ -4,13 +4,16 @@ import numpy as np
 import pytest
 
 from dsinga.base.errors import UserError
+from dsinga.ops.compiled.compiler import is_available
+from dsinga.ops.host_pass import HostPass
 from dsinga.ops.interface import NumpyOps
-from tests.support.cpu_instructions import AVX2_ALONE
+from tests.support.cpu_instructions import AVX2_ALONE, AVX512
 
 try:
-    from dsinga.ops.onednn import convolution, kernel_gradient
+    from dsinga.ops.onednn import convolution, kernel_gradient, winograd
     from dsinga.ops.onednn.choices import choose_kernel
     from dsinga.ops.onednn.onednn_ops import OnednnOps
+    from dsinga.ops.onednn.thread import thread_state
 except UserError as error:
     pytest.skip(str(error), allow_module_level=True)
 
@@ -43,6 +46,54 @@ def test_products_compute_the_gradient_of_kernels(records, kernel, stride, pad, 
     for _ in range(2):  # nothing is left over from a previous call
         dw = compute_gradient(*(np.ascontiguousarray(array.transpose(0, 2, 3, 1)) for array in (x, dy)))
         np.testing.assert_allclose(dw, expected, atol=1e-5 * np.abs(expected).max())
+
+
+@AVX512
+@pytest.mark.skipif(not is_available(), reason="pip install numba")
+@pytest.mark.parametrize(
+    ("x", "filters", "pad"),
+    [
+        ((9, 16, 32, 32), 48, (1, 1)),  # three records of a share, several blocks of tiles
+        ((2, 48, 9, 13), 32, (0, 2)),  # halves of tiles at the ends
+        ((1, 32, 5, 130), 16, (2, 1)),
+    ],
+)
+def test_winograds_loops_compute_convolutions_with_any_threads(x, filters, pad, monkeypatch):
+    rng = np.random.default_rng(0)
+    shapes = x, (filters, x[1], 3, 3), (1, 1), pad
+    first = [make(*shapes) for make in (convolution.BackwardData, convolution.BackwardWeights)]
+    first.insert(0, convolution.ConvolutionForward(*shapes, True))
+    rows, dy = (rng.standard_normal((x[0], *each[2:], each[1]), np.float32) for each in (x, first[0].output_shape))
+    w, bias = (rng.standard_normal(shape, np.float32) for shape in (shapes[1], filters))
+    arguments = (rows, w, bias), (dy, w), (rows, dy)
+    results = []
+    for threads in (1, 3):
+        monkeypatch.setattr(thread_state.team, "size", threads)
+        made = winograd.WinogradForward(*shapes, True), winograd.WinogradBackwardData(*shapes)
+        kernels = *made, winograd.WinogradBackwardWeights(*shapes)
+        thread_state.scratchpad.array.fill(0xFF)  # NaN, left over from another kernel
+        results.append([kernel(*arrays) for kernel, arrays in zip(kernels, arguments, strict=True)])
+        if threads == 1:
+            results.append(replayed(kernels, arguments))
+    for kernel, arrays, result, *others in zip(first, arguments, *results, strict=True):
+        expected = kernel(*arrays)
+        np.testing.assert_allclose(result, expected, atol=1e-5 * np.abs(expected).max())
+        np.testing.assert_array_equal(others, [result] * 2)
+
+
+def replayed(kernels, arguments):
+    """What a recorded pass computes from arrays that it did not see when it was recorded."""
+    recorded, results = HostPass(), []
+    with recorded.recording(0):
+        for number, (kernel, arrays) in enumerate(zip(kernels, arguments, strict=True)):
+            held = [recorded.put(f"{number} {place}", np.ones_like(each)) for place, each in enumerate(arrays)]
+            with recorded.capturing():
+                results.append(kernel(*held))
+    for number, arrays in enumerate(arguments):
+        for place, each in enumerate(arrays):
+            recorded.put(f"{number} {place}", each)
+    recorded.launch(1)
+    return recorded.results(results)
 
 
 def convolved(records, kernel, stride, pad):

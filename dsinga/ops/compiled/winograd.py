@@ -1,0 +1,140 @@
+"""Winograd's convolution of channels-last images by 3 x 3 kernels, and its gradients, in a compiled loop.
+
+A tile of 4 x 4 pixels is transformed to 16 parts, (16, tiles, C). They are multiplied by the 16 parts of the kernel,
+(16, C, F), and the products are transformed to 2 x 2 pixels: 16 multiplications in place of 36. A block of tiles stays
+in a core's cache. The gradient for the kernel adds up products of parts of images and of results' gradients.
+
+Results have other last bits than sums of products, and infinite numbers also reach the pixels of their tile as NaN.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+
+from dsinga.ops.compiled.compiler import load_loop
+
+LANES, ROWS = 16, 8  # numbers in a register; registers of one product
+TILES = 64  # of a block, at most, unless a row of an image has more
+SHARES = 4  # of a batch, whose gradients for the kernel are added up apart, for any number of threads
+PACK, CONVOLVE, ADD_UP, UNPACK = range(4)
+FIELDS = (
+    *("task", "taken", "threads", "source", "second", "result", "scratch", "slot", "images", "height", "width"),
+    *("channels", "filters", "above", "left", "result_height", "result_width", "group", "step", "bias"),
+)
+"""The integers of a record, which several threads may run: addresses, sizes, and how many images and places in scratch
+memory are taken, 0 at first. Channels, filters and steps are in bytes."""
+
+LOOP = """
+def loop(r):
+    {fields}
+    if task == 0:
+        # (3, 3, size) at source to 16 parts at result; step is negative for the kernel turned around
+        for at in range(0, channels, 64):
+            kernel_tile(source + at, 3 * step, step, result + at, channels)
+        return
+    if task == 3:
+        for share in range(1, images):
+            for at in range(0, 16 * channels, 64):
+                add_register(source + share * 16 * channels + at, source + at)
+        for at in range(0, channels, 64):
+            kernel_gradient_tile(source + at, 4 * channels, channels, result + at, channels)
+        return
+    down, across = (result_height + 1) // 2, (result_width + 1) // 2
+    line = (2 * across + 2) * channels
+    tiles = (group * across + {rows} - 1) // {rows} * {rows}
+    padded = scratch + take(r, 2) * slot
+    parts = padded + (2 * down + 2) * line
+    step = tiles * channels + 64  # not the same sets of the cache for all parts
+    others = parts + 16 * step
+    to = tiles * filters + 64
+    spare = others + 16 * to
+    for at in range(padded, others, 64):
+        clear_register(at)
+    for at in range(spare, spare + filters, 64):
+        clear_register(at)
+    kernel = channels // 4 * filters
+    count = images if task == 1 else (images + {shares} - 1) // {shares}
+    while True:
+        share = take(r, 1)
+        first = share if task == 1 else share * count
+        last = min(images, first + 1 if task == 1 else first + count)
+        if first >= images:
+            return
+        sums = result + share * 16 * kernel
+        if task == 2:
+            for at in range(sums, sums + 16 * kernel, 64):
+                clear_register(at)
+        for image in range(first, last):
+            for i in range(height):
+                start = source + (image * height + i) * width * channels
+                target = padded + (i + above) * line + left * channels
+                for at in range(0, width * channels, 64):
+                    copy_register(start + at, target + at)
+            for block in range((down + group - 1) // group):
+                top = block * group
+                bottom = min(top + group, down)
+                for i in range(top, bottom):
+                    for j in range(across):
+                        tile = (i - top) * across + j
+                        corner = padded + 2 * i * line + 2 * j * channels
+                        for at in range(0, channels, 64):
+                            image_tile(corner + at, line, channels, parts + tile * channels + at, step)
+                        if task == 2:
+                            {gradient}
+                            for at in range(0, filters, 64):
+                                result_gradient_tile(
+                                    p + at, q + at, u + at, v + at, others + tile * filters + at, to
+                                )
+                rows = (bottom - top) * across
+                for k in range(16):
+                    x, y = parts + k * step, others + k * to
+                    for f in range(0, filters, 64):
+                        if task == 1:
+                            for t in range(0, rows, {rows}):
+                                multiply(
+                                    x + t * channels, channels, 4, second + k * kernel + f, filters, channels // 4,
+                                    y + t * filters + f, filters,
+                                )
+                        else:
+                            for c in range(0, channels, 4 * {rows}):
+                                add_product(
+                                    x + c, 4, channels, y + f, filters, rows,
+                                    sums + k * kernel + c // 4 * filters + f, filters,
+                                )
+                if task == 1:
+                    for i in range(top, bottom):
+                        for j in range(across):
+                            tile = (i - top) * across + j
+                            {result}
+                            for at in range(0, filters, 64):
+                                start = others + tile * filters + at
+                                result_tile(start, 4 * to, to, bias + at, p + at, q + at, u + at, v + at)
+"""
+_PIXELS = """p = {array} + ((image * result_height + 2 * i) * result_width + 2 * j) * filters
+                            u = p + result_width * filters if 2 * i + 1 < result_height else spare
+                            q = p + filters if 2 * j + 1 < result_width else spare
+                            v = u + filters if u != spare and q != spare else spare"""
+
+
+def slot_bytes(channels: int, filters: int, result: tuple[int, int]) -> int:
+    """Return the bytes of scratch memory that a thread needs, for channels and filters in numbers."""
+    down, across = ((size + 1) // 2 for size in result)
+    tiles = -(-group_of(result) * across // ROWS) * ROWS
+    padded = (2 * down + 2) * (2 * across + 2) * channels
+    return 4 * (padded + 16 * tiles * (channels + filters) + filters) + 32 * 64
+
+
+def group_of(result: tuple[int, int]) -> int:
+    """Return how many rows of tiles make a block."""
+    down, across = ((size + 1) // 2 for size in result)
+    return min(down, max(1, TILES // across))
+
+
+@cache
+def winograd_loop() -> Callable[..., None] | None:
+    """Return the compiled loop over a record; None without numba."""
+    fields = "\n    ".join(f"{name} = r[{place}]" for place, name in enumerate(FIELDS))
+    numbers = {"rows": ROWS, "shares": SHARES, "fields": fields}
+    places = {"result": _PIXELS.format(array="result"), "gradient": _PIXELS.format(array="second")}
+    return load_loop(LOOP.format(**numbers, **places), "q", wide=True)
