@@ -7,14 +7,14 @@ their gradients are float32. Layers without support for bfloat16 get their sourc
 
 from __future__ import annotations
 
-from math import prod
 from typing import Any
 
 import numpy as np
 
 from dsinga.base import buffers
+from dsinga.ops.factored_gradient import FactoredGradient
 from dsinga.ops.layout import contiguous, join_rows, to_rows
-from dsinga.ops.onednn.casting import StridedCast, cast, cast_contiguous, cast_factor, cast_like, to_float32
+from dsinga.ops.onednn.casting import cast, cast_contiguous, cast_factor, cast_like, to_float32
 from dsinga.ops.onednn.convolution import BackwardData, BackwardWeights, ConvolutionForward, add_to_rows
 from dsinga.ops.onednn.elementwise import Binary, Derivative, Function, Rectifier, run_elementwise
 from dsinga.ops.onednn.library import (
@@ -32,51 +32,14 @@ from dsinga.ops.onednn.normalisation import LRNBackward, LRNForward, lrn_forward
 from dsinga.ops.onednn.onednn_ops import Float32Ops
 from dsinga.ops.onednn.pooling import PoolingBackward, PoolingForward
 from dsinga.ops.onednn.primitive import accepts, shows_nan
-from dsinga.ops.onednn.products import Product
-from dsinga.ops.onednn.thread import get_kernel, thread_state
+from dsinga.ops.onednn.products import PART_BYTES, PART_ROWS, Product, TransposedProduct
+from dsinga.ops.onednn.rounded_params import RoundedParams
+from dsinga.ops.onednn.thread import get_kernel
 from dsinga.ops.types import FLOAT32, Array, Shape, Shaped, Sizes
 
-FEW_ROWS = 256  # of x, from which on a weight is rounded whole: sums block by block would take longer
+FEW_ROWS = 256  # of x, from which on its product with a weight is written as it is
 # How often the numbers of a product of attention are multiplied, on average, from which on it pays to round them.
 FEW_USES = 24
-
-BLOCK = 1 << 19  # numbers of a weight that are rounded at a time: a megabyte stays in the caches
-
-
-class WeightProduct:
-    """Computes x Wᵀ if ``transposed``, else x W, of bfloat16 x (n, C) or (n, R) and a float32 weight W (R, C)."""
-
-    def __init__(self, count: int, rows: int, columns: int, transposed: bool):
-        self.transposed, self.result = transposed, (count, rows if transposed else columns)
-        size = min(rows, max(16, BLOCK // columns // 16 * 16))
-        self.blocks = [slice(start, min(start + size, rows)) for start in range(0, rows, size)]
-        self.scratch_shape = size, columns
-        thread_state.packed_weights.reserve(size * columns * BFLOAT16.itemsize)
-        self.kernels = {}
-        for length in {size, rows - self.blocks[-1].start}:
-            block = (length, columns), (columns, 1)
-            if transposed:
-                factors = ((count, columns), (columns, 1)), ((columns, length), (1, columns))
-                product = Product(*factors, ((count, length), (rows, 1)), BFLOAT16)
-            else:
-                factors = ((count, length), (rows, 1)), block
-                product = Product(*factors, ((count, columns), (columns, 1)), BFLOAT16, add=True)
-            self.kernels[length] = StridedCast(*block).run, product.multiply
-
-    def __call__(self, x: Array, w: Array) -> Array:
-        scratch = thread_state.packed_weights.array[: prod(self.scratch_shape) * BFLOAT16.itemsize]
-        scratch, y = scratch.view(BFLOAT16).reshape(self.scratch_shape), buffers.empty(self.result)
-        if not self.transposed:
-            y[...] = 0
-        for block in self.blocks:
-            length = block.stop - block.start
-            round_, multiply_ = self.kernels[length]
-            round_(w[block], scratch)
-            if self.transposed:
-                multiply_(x, scratch, y[:, block])
-            else:
-                multiply_(x[:, block], scratch, y)
-        return y
 
 
 def multiply(a: Array, b: Array, out: Array, factor: float = 1.0, add: bool = False) -> None:
@@ -177,6 +140,9 @@ class Bf16Ops(Bf16Images):
 
     captures_passes = False  # its conversions are no calls of numpy's
 
+    def __init__(self) -> None:
+        self.rounded_params = RoundedParams()
+
     def to_float32(self, x: Array) -> Array:
         if isinstance(x, tuple):
             return tuple(map(self.to_float32, x))
@@ -192,6 +158,9 @@ class Bf16Ops(Bf16Images):
 
     def as_source(self, x: Array) -> Array:
         return cast(x, BFLOAT16) if x.dtype == FLOAT32 else x
+
+    def as_factor(self, w: Array) -> Array:
+        return self.rounded_params.of(w) if w.ndim == 2 and w.dtype == FLOAT32 else w
 
     def convolution(self, x: Array, w: Array, b: Array | None, stride: Sizes, pad: Sizes) -> Array:
         if not _are_numbers(x, w):
@@ -233,34 +202,35 @@ class Bf16Ops(Bf16Images):
 
     def inner_product(self, x: Array, w: Array, b: Array | None, transpose: bool = False) -> Array:
         if not _are_numbers(x, w):
-            return super().inner_product(to_float32(x), w, b, transpose)
-        y = self._product(_rows(x), w, not transpose)
+            return super().inner_product(to_float32(x), to_float32(w), b, transpose)
+        x, w = _rows(x), self.as_factor(w)
+        if not transpose and len(x) < FEW_ROWS:
+            kernel = get_kernel(TransposedProduct, len(x), *w.shape, BFLOAT16)
+            if kernel is not None:
+                return kernel(x, w, b)
+        w = w if transpose else w.T
+        y = buffers.empty((len(x), w.shape[1]))
+        multiply(x, w, y)
         if b is not None:
             y += b
-        return y
-
-    def _product(self, x: Array, w: Array, transposed: bool) -> Array:
-        if len(x) < FEW_ROWS:
-            kernel = get_kernel(WeightProduct, len(x), *w.shape, transposed)
-            if kernel is not None:
-                return kernel(x, contiguous(w))
-        y = buffers.empty((len(x), w.shape[0 if transposed else 1]))
-        multiply(x, cast_factor(w.T if transposed else w), y)
         return y
 
     def inner_product_grad(
         self, x: Array, w: Array, dy: Array, transpose: bool, need_dx: bool, need_db: bool, later: bool = False
     ) -> tuple[Array | None, Any, Array | None]:
         if not _are_numbers(x, w, dy):
-            dx, dw, db = super().inner_product_grad(to_float32(x), w, to_float32(dy), transpose, need_dx, need_db)
+            factors = to_float32(x), to_float32(w), to_float32(dy)
+            dx, dw, db = super().inner_product_grad(*factors, transpose, need_dx, need_db)
             return dx if dx is None else cast(dx, x.dtype), dw, db
         x_rows, dy_rows = _rows(x), _rows(dy)
         left, right = (x_rows, dy_rows) if transpose else (dy_rows, x_rows)
-        dw = buffers.empty(w.shape)
-        multiply(left.T, right, dw)
+        count = max(1, min(4 * w.size // PART_BYTES, len(w) // PART_ROWS))
+        bounds = [len(w) * number // count for number in range(count + 1)]
+        gradient = FactoredGradient((left, right), w.shape, bounds, multiply)
+        dw = gradient if later and count > 1 else gradient.compute()
         dx = None
         if need_dx:
-            dx = cast_contiguous(self._product(dy_rows, w, transpose), x.dtype)
+            dx = cast_contiguous(self.inner_product(dy_rows, w, None, not transpose), x.dtype)
         return dx, dw, self._column_sums(dy_rows) if need_db else None
 
     def multiply_into(self, a: Array, b: Array, out: Array, add: bool = False) -> None:
@@ -283,10 +253,8 @@ class Bf16Ops(Bf16Images):
 
 
 def _are_numbers(x: Array, w: Array, *gradients: Array) -> bool:
-    """Whether kernels accept these arrays: float32 or bfloat16, w float32, and x and w not empty."""
-    return (
-        bool(x.size and w.size) and w.dtype == FLOAT32 and all(a.dtype in (FLOAT32, BFLOAT16) for a in (x, *gradients))
-    )
+    """Whether kernels accept these arrays: all float32 or bfloat16, and x and w not empty."""
+    return bool(x.size and w.size) and all(array.dtype in (FLOAT32, BFLOAT16) for array in (x, w, *gradients))
 
 
 def _rows(x: Array) -> Array:
