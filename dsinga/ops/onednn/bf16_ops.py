@@ -35,7 +35,7 @@ from dsinga.ops.onednn.primitive import accepts, shows_nan
 from dsinga.ops.onednn.products import PART_BYTES, PART_ROWS, Product, TransposedProduct
 from dsinga.ops.onednn.rounded_params import RoundedParams
 from dsinga.ops.onednn.thread import get_kernel
-from dsinga.ops.types import FLOAT32, Array, Shape, Shaped, Sizes
+from dsinga.ops.types import FLOAT32, Array, Shape, Shaped, Sizes, converted
 
 FEW_ROWS = 256  # of x, from which on its product with a weight is written as it is
 # How often the numbers of a product of attention are multiplied, on average, from which on it pays to round them.
@@ -160,11 +160,7 @@ class Bf16Ops(Bf16Images):
         self.rounded_params = RoundedParams()
 
     def to_float32(self, x: Array) -> Array:
-        if isinstance(x, tuple):
-            return tuple(map(self.to_float32, x))
-        if isinstance(x, Shaped) and x.dtype == BFLOAT16:
-            return Shaped(x.shape, FLOAT32, x.in_order)
-        return to_float32(x) if type(x) is np.ndarray else x
+        return converted(x, lambda array: to_float32(array) if type(array) is np.ndarray else array)
 
     def to_numpy_bf16(self, array: Array) -> Array:
         return cast(array, BFLOAT16) if array.dtype == FLOAT32 else array
@@ -224,17 +220,14 @@ class Bf16Ops(Bf16Images):
             make = DepthwiseBackwardData if w.shape[1] == 1 else BackwardData
             weights = _grouped(BackwardWeights, x, w, dilation, groups, stride, pad, BFLOAT16)
             data = _grouped(make, x, w, dilation, groups, stride, pad, BFLOAT16, x.dtype) if need_dx else None
-        dx = dw = db = None
-        if weights is None or (need_dx and data is None):
-            spacing, also_dx = (stride, pad, dilation, groups), need_dx and data is None
-            dx, dw, db = super().grouped_convolution_grad(to_float32(x), w, to_float32(dy), *spacing, also_dx, need_db)
-            dx = None if dx is None else cast(dx, x.dtype)
         dy_rows = cast_contiguous(to_rows(dy), BFLOAT16) if weights or data else dy
-        if data:
-            dx = data(dy_rows, contiguous(w))
-        if dw is None:
-            dw = weights(cast_contiguous(to_rows(x), BFLOAT16), dy_rows)
+        dx = data(dy_rows, contiguous(w)) if data else None
+        if weights is not None and (data or not need_dx):
             db = self._column_sums(dy_rows.reshape(-1, w.shape[0])) if need_db else None
+            return dx, weights(cast_contiguous(to_rows(x), BFLOAT16), dy_rows), db
+        arguments = stride, pad, dilation, groups, need_dx and not data, need_db
+        other, dw, db = super().grouped_convolution_grad(to_float32(x), w, to_float32(dy), *arguments)
+        dx = dx if other is None else cast(other, x.dtype)
         return dx, dw, db
 
     def transposed_convolution(
