@@ -7,6 +7,7 @@ import itertools
 import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import numpy as np
@@ -32,7 +33,7 @@ from dsinga.passes.round import BegunStep, Round, Timing, send_ahead
 from dsinga.passes.training_step import TrainingStep
 from dsinga.reading.batch_reader import BatchReader, WorkerBatches, whole_batches
 from dsinga.reading.prefetch import Prefetch
-from dsinga.training import Metrics, add_metrics, algorithm, create_updater, forward
+from dsinga.training import Metrics, add_metrics, algorithm, bp, create_updater, forward
 from dsinga.training.divergence import LEFT_OUT
 from dsinga.training.local_updater import LocalUpdater
 
@@ -120,6 +121,8 @@ class LocalEngine(Engine):
             Context(self._ops, Phase.kTrain, reader.rows(0, k), job.seed, micro_batch=reader.micro_batch(k))
             for k in range(reader.micro_batches)
         ]
+        if not (self._on_device or waits or job.skip_bad_batches) and len(self._contexts) == 1:
+            self._contexts[0] = self._contexts[0].changed(adds_later=algorithm(job.train_one_batch) is bp)
         self._batches: Iterator[dict[str, Records]] | None = None
         self._started = self._data_seconds = 0.0  # when the present step began, and its seconds of waiting for records
         self._loop: Loop | None = None
@@ -178,7 +181,7 @@ class LocalEngine(Engine):
         training = Round(self._begin, self._launch, self._captured, self._compute, report)
         self._may_run = self._on_device
         try:
-            with buffers.use_bases(self._gradient_memory):
+            with buffers.use_bases(self._gradient_memory), self._rounding():
                 training.run(self.updater.steps, self._earlier_steps + stop, ROUND_SECONDS)
         except Diverged:
             raise
@@ -187,6 +190,10 @@ class LocalEngine(Engine):
         self._may_run = False
         self._speed = self.batchsize * len(reports) / max(time.perf_counter() - started, 1e-9)
         return reports
+
+    def _rounding(self) -> AbstractContextManager[None]:
+        """Return the context in which products keep rounded params, unless several threads compute."""
+        return self.updater.rounding() if self._cut is None else nullcontext()
 
     def _begin(self, step: int) -> BegunStep:
         self._started = time.perf_counter()

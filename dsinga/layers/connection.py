@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from dsinga.base import buffers
 from dsinga.base.registry import register
 from dsinga.job import LayerConf
 from dsinga.job.component import Settings, setting
@@ -200,10 +201,14 @@ def split_at(x: Array, bounds: Sequence[int], axis: int) -> tuple[Array, ...]:
 
 def join(parts: Sequence[Array], axis: int, ops: Ops) -> Array:
     """Concatenate arrays along ``axis``; channels-last images give a channels-last image."""
-    xp = ops.xp if is_on_device(parts[0]) else np
     axes = parts[0].ndim
-    if axes not in LAST:
-        return xp.concatenate(parts, axis=axis)
     # numpy keeps the order of the strides, except where strides are equal, as with one channel
-    rows = xp.concatenate([part.transpose(LAST[axes]) for part in parts], axis=SECOND[axes][axis])
-    return rows.transpose(SECOND[axes])
+    rows = [part.transpose(LAST[axes]) for part in parts] if axes in LAST else parts
+    axis = SECOND[axes][axis] if axes in LAST else axis
+    if is_on_device(parts[0]):
+        joined = ops.xp.concatenate(rows, axis=axis)
+    else:
+        length = sum(part.shape[axis] for part in rows)
+        shape = *rows[0].shape[:axis], length, *rows[0].shape[axis + 1 :]
+        joined = np.concatenate(rows, axis=axis, out=buffers.empty(shape, dtype=np.result_type(*parts)))
+    return joined.transpose(SECOND[axes]) if axes in LAST else joined

@@ -58,6 +58,15 @@ class Shaped:
         return len(self.shape)
 
 
+def converted(x: Any, convert: Callable[[Any], Any]) -> Any:
+    """Convert an array to float32 by ``convert``, or each of a tuple; a freed bfloat16 array gets the dtype alone."""
+    if isinstance(x, tuple):
+        return tuple(converted(part, convert) for part in x)
+    if isinstance(x, Shaped):
+        return Shaped(x.shape, FLOAT32, x.in_order) if x.dtype == BFLOAT16 else x
+    return convert(x)
+
+
 def is_plain(array: Any) -> TypeGuard[np.ndarray]:
     """Whether ``array`` is a C-contiguous float32 numpy array."""
     return type(array) is np.ndarray and array.dtype is FLOAT32 and array.flags.c_contiguous

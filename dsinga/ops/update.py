@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from dsinga.base import buffers
 from dsinga.ops.compiled.formulas import compiled_formula
+from dsinga.ops.factored_gradient import FactoredGradient
 from dsinga.ops.types import Array, Formula
 
 # Elements: value, gradient, state and scratch of a block stay in the caches over its passes. Each pass releases and
@@ -23,7 +24,9 @@ class Update(NamedTuple):
     """One param's update: its formula and the 1-d float32 arrays ``value``, ``gradient`` and ``state``.
 
     With ``rows`` (n,), ascending, ``gradient`` is (n, width), for these rows of the value seen as (-1, width). With
-    ``whole`` the formula is called once with whole arrays and need not be elementwise.
+    ``whole`` the formula is called once with whole arrays and need not be elementwise. Without both, and without a
+    bound of its norm, ``gradient`` may be a :class:`FactoredGradient`. ``copy``, if set, is called with the place of
+    each part of the value that has changed, while the caches have it.
     """
 
     formula: Formula
@@ -32,6 +35,7 @@ class Update(NamedTuple):
     state: Sequence[Array]
     rows: Array | None = None
     whole: bool = False
+    copy: Callable[[slice], None] | None = None
 
 
 def assign(w: Array, g: Array, slots: Sequence[Array], t: Array, s: Array) -> None:
@@ -42,7 +46,12 @@ def assign(w: Array, g: Array, slots: Sequence[Array], t: Array, s: Array) -> No
 def apply(update: Update, clip_norm: float = 0.0) -> None:
     """Update one param in place by its optimizer's formula; ``clip_norm`` limits its gradient's norm."""
     if update.rows is None:
-        _apply(update, clip_norm)
+        whole = [(slice(None), update.gradient)]
+        for part, gradient in update.gradient.parts() if isinstance(update.gradient, FactoredGradient) else whole:
+            state = [array[part] for array in update.state]
+            _apply(update._replace(value=update.value[part], gradient=gradient, state=state), clip_norm)
+            if update.copy is not None:
+                update.copy(part)
         return
     width = update.gradient.shape[1]
     tables = [array.reshape(array.size // max(width, 1), width) for array in (update.value, *update.state)]
@@ -51,6 +60,8 @@ def apply(update: Update, clip_norm: float = 0.0) -> None:
     _apply(Update(update.formula, value.reshape(-1), update.gradient.reshape(-1), flat), clip_norm)
     for table, changed in zip(tables, (value, *state), strict=True):
         table[update.rows] = changed
+    if update.copy is not None:
+        update.copy(slice(None))
 
 
 def _apply(update: Update, clip_norm: float) -> None:

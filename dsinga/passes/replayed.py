@@ -54,7 +54,7 @@ def _replay(
 
     def compute(batch: Mapping[str, Records], values: Mapping[str, Array], ctx: Context) -> dict[str, Any]:
         pushed: dict[str, Any] = {}
-        bp(net, values, batch, without_peers(ctx), pushed.__setitem__)
+        bp(net, values, batch, without_peers(ctx.changed(adds_later=False)), pushed.__setitem__)
         if any(isinstance(gradient, SparseRows) for gradient in pushed.values()):
             raise NotCapturable("gradients have few rows")
         return pushed

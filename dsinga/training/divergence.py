@@ -17,10 +17,12 @@ from dsinga.layers.interface.layer import Layer
 from dsinga.layers.metrics.metric_state import MetricState
 from dsinga.net import NeuralNet
 from dsinga.ops import SparseRows
+from dsinga.ops.factored_gradient import FactoredGradient
 from dsinga.ops.types import Shaped
 from dsinga.training.forward_pass import TapeEntry
 from dsinga.training.metrics import Metrics, Reports
 
+LARGEST = float(np.finfo(np.float32).max) / 2  # that no rounding of a gradient makes infinite
 REMEDY = "lower the learning rate, or clip gradients (clip_norm)"  # where a param is no longer finite
 LEFT_OUT = "the loss, a gradient or a record of group %d is not finite at step %d: the batch is left out"
 GUARD = "guard its roots, logarithms and divisions"
@@ -85,6 +87,8 @@ class CheckedPush:
 
     def __call__(self, name: str, gradient: Any) -> None:
         """Pass on the gradient of a param."""
+        if isinstance(gradient, FactoredGradient) and not gradient.bound() < LARGEST:
+            gradient = gradient.compute()
         if not is_finite_gradient(gradient):
             self.fail(name)
         self.updates.push(name, gradient)

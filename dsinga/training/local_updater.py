@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping, MutableMapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import numpy as np
@@ -13,9 +14,10 @@ from dsinga.base.errors import UserError
 from dsinga.base.registry import nearest
 from dsinga.net import Param
 from dsinga.ops import Array, Ops, SparseRows, Update
+from dsinga.ops.factored_gradient import FactoredGradient, to_dense
 from dsinga.ops.sparse import fault, scaled, values_of
 from dsinga.ops.types import FLOAT32, NotCapturable
-from dsinga.ops.update import assign, norm_factor, sum_of_squares
+from dsinga.ops.update import apply, assign, norm_factor, sum_of_squares
 from dsinga.training.divergence import first_bad_gradient, is_finite_gradient
 from dsinga.training.joined_params import JoinedParams, joinable
 from dsinga.training.updater import Updater, create_updater
@@ -41,6 +43,7 @@ class LocalUpdater:
     def __init__(self, updater: Updater, params: Mapping[str, Param], ops: Ops | None = None):
         self.updater, self.params = updater, params
         self._ops = ops if ops is not None and ops.device_count() else None
+        self._rounded = None if ops is None else ops.rounded_params
         self.steps = 0
         self.values: MutableMapping[str, Array] = {}
         self.state: dict[str, dict[str, Array]] = {}
@@ -76,6 +79,21 @@ class LocalUpdater:
         copied.set_rate_factors(self._rate_factors)
         copied._set_state(self.copy_state())
         return copied
+
+    def rounding(self) -> AbstractContextManager[None]:
+        """Return a context for steps in which params change by this updater only: products may keep rounded copies."""
+        if self._rounded is None:
+            return nullcontext()
+        held: AbstractContextManager[None] = self._rounded.held(
+            value for name, value in self.values.items() if self._applies_parts(name) and not self._joinable[name]
+        )
+        return held
+
+    def _applies_parts(self, name: str) -> bool:
+        """Whether the gradient of a param may be applied part by part, by the updater's formula."""
+        updater = self._updaters[name]
+        is_ours = type(updater).update is Updater.update and not updater.whole
+        return self._ops is None and self.params[name].trainable and is_ours
 
     def rate(self, step: int) -> float:
         """Return the learning rate at a step by the schedule, without single params' factors."""
@@ -166,6 +184,8 @@ class LocalUpdater:
         if self.steps < self.params[name].first_step:
             return
         gradient = self._moved(name, gradient)
+        if self.updater.conf.clips_norms or not self._applies_parts(name):
+            gradient = to_dense(gradient)
         is_joined = self._joinable[name] and type(gradient) is np.ndarray
         if self._ops is not None or is_joined or self.updater.conf.clip_global_norm:
             self._waiting[name], self._joined = gradient, None
@@ -241,13 +261,17 @@ class LocalUpdater:
             self._create_state(name, value)
         state = {slot: array[where] for slot, array in self.state[name].items()}
         arguments = step, value[where], gradient, state, param.lr_scale, param.wd_scale, param.shape
-        if self._ops is None:
+        if self._ops is None and self._applies_parts(name):
+            copy = None if self._rounded is None else self._rounded.refresh(self.values[name], start)
+            apply(updater.create_update(*arguments)._replace(copy=copy), updater.conf.clip_norm)
+        elif self._ops is None:
             updater.update(*arguments)
         else:
             self._ops.update([updater.create_update(*arguments)], updater.conf.clip_norm)
 
     def _apply(self, name: str, gradient: Gradient) -> None:
-        flat = gradient if isinstance(gradient, SparseRows) else np.ascontiguousarray(gradient).reshape(-1)
+        is_dense = not isinstance(gradient, (SparseRows, FactoredGradient))
+        flat = np.ascontiguousarray(gradient).reshape(-1) if is_dense else gradient
         self.update(self.steps, name, 0, flat)
 
     def _finish_on_device(self, ops: Ops, factor: float) -> None:

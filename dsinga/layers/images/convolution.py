@@ -85,7 +85,7 @@ class Convolution(Layer):
         if self.groups > 1:
             self.cut = replace(GROUPED, groups=self.groups) if channels == filters else GATHERED
         if self.is_spaced:
-            self.bf16, self.rounds_source, self.rounds_gradient = Bfloat16.kNothing, False, False
+            self.rounds_source = self.rounds_gradient = False  # some are computed in float32
         self.kernels = (filters, channels // self.groups, *self.window.kernel)
         self.bias = settings.bias_term
         self.params = (ParamSpec("weight", (filters, math.prod(self.kernels[1:]))),)

@@ -55,6 +55,9 @@ class NumpyArrays:
         """Round the source of a product once for both passes, if it takes less memory then."""
         return x
 
+    rounded_params: Any = None
+    """The kept copies of params in the precision of factors (``RoundedParams``), or None."""
+
     def as_factor(self, w: Array) -> Array:
         """Round a weight once for all products of a pass, if the precision rounds factors."""
         return w

@@ -7,14 +7,14 @@ their gradients are float32. Layers without support for bfloat16 get their sourc
 
 from __future__ import annotations
 
-from math import prod
 from typing import Any
 
 import numpy as np
 
 from dsinga.base import buffers
+from dsinga.ops.factored_gradient import FactoredGradient
 from dsinga.ops.layout import contiguous, join_rows, to_rows
-from dsinga.ops.onednn.casting import StridedCast, cast, cast_contiguous, cast_factor, cast_like, to_float32
+from dsinga.ops.onednn.casting import cast, cast_contiguous, cast_factor, cast_like, to_float32
 from dsinga.ops.onednn.convolution import BackwardData, BackwardWeights, ConvolutionForward, add_to_rows
 from dsinga.ops.onednn.elementwise import Binary, Derivative, Function, Rectifier, run_elementwise
 from dsinga.ops.onednn.library import (
@@ -32,51 +32,15 @@ from dsinga.ops.onednn.normalisation import LRNBackward, LRNForward, lrn_forward
 from dsinga.ops.onednn.onednn_ops import Float32Ops
 from dsinga.ops.onednn.pooling import PoolingBackward, PoolingForward
 from dsinga.ops.onednn.primitive import accepts, shows_nan
-from dsinga.ops.onednn.products import Product
-from dsinga.ops.onednn.thread import get_kernel, thread_state
-from dsinga.ops.types import FLOAT32, Array, Shape, Shaped, Sizes
+from dsinga.ops.onednn.products import PART_BYTES, PART_ROWS, Product, TransposedProduct
+from dsinga.ops.onednn.rounded_params import RoundedParams
+from dsinga.ops.onednn.thread import get_kernel
+from dsinga.ops.types import FLOAT32, Array, Shape, Shaped, Sizes, converted
 
-FEW_ROWS = 256  # of x, from which on a weight is rounded whole: sums block by block would take longer
+FEW_ROWS = 256  # of x, from which on its product with a weight is written as it is
 # How often the numbers of a product of attention are multiplied, on average, from which on it pays to round them.
 FEW_USES = 24
-
-BLOCK = 1 << 19  # numbers of a weight that are rounded at a time: a megabyte stays in the caches
-
-
-class WeightProduct:
-    """Computes x Wᵀ if ``transposed``, else x W, of bfloat16 x (n, C) or (n, R) and a float32 weight W (R, C)."""
-
-    def __init__(self, count: int, rows: int, columns: int, transposed: bool):
-        self.transposed, self.result = transposed, (count, rows if transposed else columns)
-        size = min(rows, max(16, BLOCK // columns // 16 * 16))
-        self.blocks = [slice(start, min(start + size, rows)) for start in range(0, rows, size)]
-        self.scratch_shape = size, columns
-        thread_state.packed_weights.reserve(size * columns * BFLOAT16.itemsize)
-        self.kernels = {}
-        for length in {size, rows - self.blocks[-1].start}:
-            block = (length, columns), (columns, 1)
-            if transposed:
-                factors = ((count, columns), (columns, 1)), ((columns, length), (1, columns))
-                product = Product(*factors, ((count, length), (rows, 1)), BFLOAT16)
-            else:
-                factors = ((count, length), (rows, 1)), block
-                product = Product(*factors, ((count, columns), (columns, 1)), BFLOAT16, add=True)
-            self.kernels[length] = StridedCast(*block).run, product.multiply
-
-    def __call__(self, x: Array, w: Array) -> Array:
-        scratch = thread_state.packed_weights.array[: prod(self.scratch_shape) * BFLOAT16.itemsize]
-        scratch, y = scratch.view(BFLOAT16).reshape(self.scratch_shape), buffers.empty(self.result)
-        if not self.transposed:
-            y[...] = 0
-        for block in self.blocks:
-            length = block.stop - block.start
-            round_, multiply_ = self.kernels[length]
-            round_(w[block], scratch)
-            if self.transposed:
-                multiply_(x, scratch, y[:, block])
-            else:
-                multiply_(x[:, block], scratch, y)
-        return y
+LANES = 16  # numbers in a register, float32 or pairs of bfloat16
 
 
 def multiply(a: Array, b: Array, out: Array, factor: float = 1.0, add: bool = False) -> None:
@@ -107,6 +71,21 @@ def _pooling(algorithm: int, x: Shape, window: Sizes, stride: Sizes, pad: Sizes,
 
 def _kernel(make: Any, x: Array, *arguments: Any) -> Any:
     return get_kernel(make, *arguments) if x.dtype == BFLOAT16 and x.size else None
+
+
+class DepthwiseBackwardData(BackwardData):
+    """The gradient of depthwise convolutions for images; other code of the library takes 20 times as long."""
+
+    by = "jit_dw:avx512_core_bf16"
+
+
+def _grouped(make: Any, x: Array, w: Array, dilation: Sizes, groups: int, *arguments: Any) -> Any:
+    """Return a kernel of bfloat16 images, if its code is for depthwise filters or for groups that fill registers."""
+    is_depthwise, is_full = w.shape[1] == 1, not (w.shape[1] % LANES or w.shape[0] // groups % LANES)
+    if max(dilation) > 1 or not (is_depthwise or is_full):
+        return None
+    kernel = get_kernel(make, x.shape, w.shape, *arguments, dilation, groups)
+    return kernel if kernel is not None and (is_full or "_dw:" in kernel.implementation) else None
 
 
 class Bf16Images(Float32Ops):
@@ -177,12 +156,11 @@ class Bf16Ops(Bf16Images):
 
     captures_passes = False  # its conversions are no calls of numpy's
 
+    def __init__(self) -> None:
+        self.rounded_params = RoundedParams()
+
     def to_float32(self, x: Array) -> Array:
-        if isinstance(x, tuple):
-            return tuple(map(self.to_float32, x))
-        if isinstance(x, Shaped) and x.dtype == BFLOAT16:
-            return Shaped(x.shape, FLOAT32, x.in_order)
-        return to_float32(x) if type(x) is np.ndarray else x
+        return converted(x, lambda array: to_float32(array) if type(array) is np.ndarray else array)
 
     def to_numpy_bf16(self, array: Array) -> Array:
         return cast(array, BFLOAT16) if array.dtype == FLOAT32 else array
@@ -192,6 +170,9 @@ class Bf16Ops(Bf16Images):
 
     def as_source(self, x: Array) -> Array:
         return cast(x, BFLOAT16) if x.dtype == FLOAT32 else x
+
+    def as_factor(self, w: Array) -> Array:
+        return self.rounded_params.of(w) if w.ndim == 2 and w.dtype == FLOAT32 else w
 
     def convolution(self, x: Array, w: Array, b: Array | None, stride: Sizes, pad: Sizes) -> Array:
         if not _are_numbers(x, w):
@@ -217,6 +198,38 @@ class Bf16Ops(Bf16Images):
         db = self._column_sums(dy_rows.reshape(-1, w.shape[0])) if need_db else None
         return data(dy_rows, contiguous(w)) if data else None, dw, db
 
+    def grouped_convolution(
+        self, x: Array, w: Array, b: Array | None, stride: Sizes, pad: Sizes, dilation: Sizes, groups: int
+    ) -> Array:
+        spacing = stride, pad, dilation, groups
+        if not _are_numbers(x, w):
+            return super().grouped_convolution(to_float32(x), w, b, *spacing)
+        arguments = stride, pad, b is not None, BFLOAT16
+        kernel = _grouped(ConvolutionForward, x, w, dilation, groups, *arguments)
+        if kernel is None:
+            return cast(super().grouped_convolution(to_float32(x), w, b, *spacing), BFLOAT16)
+        bias = () if b is None else (contiguous(b),)
+        return kernel(cast_contiguous(to_rows(x), BFLOAT16), contiguous(w), *bias)
+
+    def grouped_convolution_grad(
+        self, x: Array, w: Array, dy: Array, stride: Sizes, pad: Sizes, dilation: Sizes, groups: int, need_dx: bool,
+        need_db: bool,
+    ) -> tuple[Array | None, Array, Array | None]:  # fmt: skip
+        weights = data = None
+        if _are_numbers(x, w, dy):
+            make = DepthwiseBackwardData if w.shape[1] == 1 else BackwardData
+            weights = _grouped(BackwardWeights, x, w, dilation, groups, stride, pad, BFLOAT16)
+            data = _grouped(make, x, w, dilation, groups, stride, pad, BFLOAT16, x.dtype) if need_dx else None
+        dy_rows = cast_contiguous(to_rows(dy), BFLOAT16) if weights or data else dy
+        dx = data(dy_rows, contiguous(w)) if data else None
+        if weights is not None and (data or not need_dx):
+            db = self._column_sums(dy_rows.reshape(-1, w.shape[0])) if need_db else None
+            return dx, weights(cast_contiguous(to_rows(x), BFLOAT16), dy_rows), db
+        arguments = stride, pad, dilation, groups, need_dx and not data, need_db
+        other, dw, db = super().grouped_convolution_grad(to_float32(x), w, to_float32(dy), *arguments)
+        dx = dx if other is None else cast(other, x.dtype)
+        return dx, dw, db
+
     def transposed_convolution(
         self, x: Array, w: Array, b: Array | None, stride: Sizes, pad: Sizes, size: Sizes
     ) -> Array:
@@ -233,34 +246,35 @@ class Bf16Ops(Bf16Images):
 
     def inner_product(self, x: Array, w: Array, b: Array | None, transpose: bool = False) -> Array:
         if not _are_numbers(x, w):
-            return super().inner_product(to_float32(x), w, b, transpose)
-        y = self._product(_rows(x), w, not transpose)
+            return super().inner_product(to_float32(x), to_float32(w), b, transpose)
+        x, w = _rows(x), self.as_factor(w)
+        if not transpose and len(x) < FEW_ROWS:
+            kernel = get_kernel(TransposedProduct, len(x), *w.shape, BFLOAT16)
+            if kernel is not None:
+                return kernel(x, w, b)
+        w = w if transpose else w.T
+        y = buffers.empty((len(x), w.shape[1]))
+        multiply(x, w, y)
         if b is not None:
             y += b
-        return y
-
-    def _product(self, x: Array, w: Array, transposed: bool) -> Array:
-        if len(x) < FEW_ROWS:
-            kernel = get_kernel(WeightProduct, len(x), *w.shape, transposed)
-            if kernel is not None:
-                return kernel(x, contiguous(w))
-        y = buffers.empty((len(x), w.shape[0 if transposed else 1]))
-        multiply(x, cast_factor(w.T if transposed else w), y)
         return y
 
     def inner_product_grad(
         self, x: Array, w: Array, dy: Array, transpose: bool, need_dx: bool, need_db: bool, later: bool = False
     ) -> tuple[Array | None, Any, Array | None]:
         if not _are_numbers(x, w, dy):
-            dx, dw, db = super().inner_product_grad(to_float32(x), w, to_float32(dy), transpose, need_dx, need_db)
+            factors = to_float32(x), to_float32(w), to_float32(dy)
+            dx, dw, db = super().inner_product_grad(*factors, transpose, need_dx, need_db)
             return dx if dx is None else cast(dx, x.dtype), dw, db
         x_rows, dy_rows = _rows(x), _rows(dy)
         left, right = (x_rows, dy_rows) if transpose else (dy_rows, x_rows)
-        dw = buffers.empty(w.shape)
-        multiply(left.T, right, dw)
+        count = max(1, min(4 * w.size // PART_BYTES, len(w) // PART_ROWS))
+        bounds = [len(w) * number // count for number in range(count + 1)]
+        gradient = FactoredGradient((left, right), w.shape, bounds, multiply)
+        dw = gradient if later and count > 1 else gradient.compute()
         dx = None
         if need_dx:
-            dx = cast_contiguous(self._product(dy_rows, w, transpose), x.dtype)
+            dx = cast_contiguous(self.inner_product(dy_rows, w, None, not transpose), x.dtype)
         return dx, dw, self._column_sums(dy_rows) if need_db else None
 
     def multiply_into(self, a: Array, b: Array, out: Array, add: bool = False) -> None:
@@ -283,10 +297,8 @@ class Bf16Ops(Bf16Images):
 
 
 def _are_numbers(x: Array, w: Array, *gradients: Array) -> bool:
-    """Whether kernels accept these arrays: float32 or bfloat16, w float32, and x and w not empty."""
-    return (
-        bool(x.size and w.size) and w.dtype == FLOAT32 and all(a.dtype in (FLOAT32, BFLOAT16) for a in (x, *gradients))
-    )
+    """Whether kernels accept these arrays: all float32 or bfloat16, and x and w not empty."""
+    return bool(x.size and w.size) and all(array.dtype in (FLOAT32, BFLOAT16) for array in (x, w, *gradients))
 
 
 def _rows(x: Array) -> Array:

@@ -49,12 +49,17 @@ def cast_contiguous(x: Array, dtype: np.dtype) -> Array:
     if x.dtype == dtype:
         return x
     result = buffers.empty(x.shape, dtype=dtype)
-    kernel = get_kernel(ContiguousCast, x.size, x.dtype, dtype) if x.size else None
+    cast_into(x, result)
+    return result
+
+
+def cast_into(x: Array, result: Array) -> None:
+    """Write a C-contiguous array to another one in its dtype, float32 or bfloat16."""
+    kernel = get_kernel(ContiguousCast, x.size, x.dtype, result.dtype) if x.size else None
     if kernel:
         kernel.run(x, result)
     else:
         result[...] = x
-    return result
 
 
 def cast_factor(x: Array) -> Array:

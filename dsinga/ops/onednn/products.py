@@ -77,12 +77,12 @@ def column_sums(x: Array) -> Array:
 
 
 class TransposedProduct:
-    """Computes x Wᵀ + b with x (n, I), W (O, I) by oneDNN as the transpose of W xᵀ."""
+    """Computes x Wᵀ + b with x (n, I), W (O, I) of ``dtype`` by oneDNN as the transpose of W xᵀ, in float32."""
 
-    def __init__(self, rows: int, outputs: int, inputs: int):
+    def __init__(self, rows: int, outputs: int, inputs: int, dtype: np.dtype = FLOAT32):
+        factors = dense((outputs, inputs), dtype), strided((inputs, rows), (1, inputs), dtype)
         self.multiply = Primitive(
-            "matmul",
-            *(engine, dense((outputs, inputs)), strided((inputs, rows), (1, inputs)), None, dense((outputs, rows))),
+            *("matmul", engine, *factors, None, dense((outputs, rows))),
             operands=(SRC, WEIGHTS, DST),
             operations=2 * rows * outputs * inputs,
         )
@@ -253,7 +253,7 @@ class OnednnProducts(NumpyConvolution):
         x, dy = contiguous(x), contiguous(dy)
         left, right = (x, dy) if transpose else (dy, x)
         of_weight = choose_kernel("inner_product_grad_w", WeightGradient, x.shape[0], *w.shape)
-        keeps = later and isinstance(of_weight, WeightGradientByBlocks) and recorder() is None
+        keeps = later and isinstance(of_weight, WeightGradientByBlocks)
         dw = (of_weight.factored if keeps else of_weight)(left, right)
         dx = None
         if need_dx and transpose:

@@ -132,6 +132,30 @@ def test_convolution(ops, case, filters, bias, x_dtype, dy_dtype):
     assert_near(db, exact_db, 0, scale=np.abs(dy).sum())
 
 
+@given(case=windowed(), channels=st.sampled_from([1, 3, 16]), bias=st.booleans(), x_dtype=DTYPES, dy_dtype=DTYPES)
+def test_grouped_convolution(ops, case, channels, bias, x_dtype, dy_dtype):
+    (batch, groups, *size), (kernel, stride, pad) = case["shape"], case["window"]
+    spacing = stride, pad, (1,) * len(size), groups
+    x = rounded(normal(case["seed"], batch, groups * channels, *size))
+    w = rounded(normal(case["seed"], groups * channels, channels, *kernel))
+    b = normal(case["seed"], len(w)).astype(np.float32) if bias else None
+    x_placed, w_placed, exact_ops = place(x, case["layout"], x_dtype), w.astype(np.float32), get_ops("numpy")
+    y, exact = (
+        ops.grouped_convolution(x_placed, w_placed, b, *spacing),
+        exact_ops.grouped_convolution(x, w, b, *spacing),
+    )
+    dy = rounded(normal(case["seed"] + 1, *exact.shape))
+    gradients = ops.grouped_convolution_grad(
+        x_placed, w_placed, place(dy, case["layout"], dy_dtype), *spacing, True, True
+    )
+    dx, dw, db = exact_ops.grouped_convolution_grad(x, w, dy, *spacing, True, True)
+    if x.size:
+        assert_near(y, exact, scale=np.abs(x).max() * np.abs(w).sum())
+    assert_near(gradients[0], dx, int(x_dtype == BFLOAT16), scale=np.abs(dy).max(initial=0) * np.abs(w).sum())
+    assert_near(gradients[1], dw, 0, scale=np.abs(dy).sum() * np.abs(x).max(initial=0))
+    assert_near(gradients[2], db, 0, scale=np.abs(dy).sum())
+
+
 @given(case=windowed(), mean=st.booleans(), dy_dtype=DTYPES)
 def test_pooling(ops, case, mean, dy_dtype):
     exact_ops = get_ops("numpy")

@@ -12,6 +12,7 @@ from dsinga.cutting import thread_group
 from dsinga.cutting.partitioned import PartitionedNet
 from dsinga.cutting.partitioning import partition
 from dsinga.cutting.thread_group import ThreadPeers
+from dsinga.engine.local_net import LocalNet
 from dsinga.job import Phase, loads
 from dsinga.layers.bridge import BridgeEnd
 from dsinga.layers.dense.activation import ReLU
@@ -176,6 +177,21 @@ def test_training_testing_and_predicting_use_the_precision_of_the_job():
         np.testing.assert_allclose(array, exact[name], atol=0.05)
         np.testing.assert_allclose(array, on_two[name], atol=0.01)
     assert any((array != exact[name]).any() for name, array in rounded.items())
+
+
+@pytest.mark.parametrize("optimizer", [nn.SGD(0.01, momentum=0.9), nn.Adam(clipvalue=1e-4), nn.SGD(1.0, clipnorm=0.1)])
+def test_params_that_updates_round_give_the_bits_of_steps_that_round_them(optimizer):
+    """Updates apply the gradient of a large weight part by part; LocalNet has whole ones, and rounds in each step."""
+    random = np.random.default_rng(0)
+    x, y = random.normal(size=(96, 1024)).astype("float32"), random.integers(10, size=96)
+    model = nn.Sequential([nn.Dense(1100, activation="relu"), nn.Dense(1024, activation="relu"), nn.Dense(10)])
+    model.compile(optimizer, "sparse_categorical_crossentropy")
+    net = LocalNet(model.job(x, y, batch_size=24, epochs=1, seed=1).replace(precision="kBF16"))
+    model.fit(x, y, batch_size=24, epochs=1, seed=1, shuffle=False, precision="bf16", progress=False)
+    params, updater = net.initial_params(), net.updater()
+    for batch in np.arange(96).reshape(4, 24):
+        updater.step(params, net.backward(params, x[batch], y[batch]).gradients)
+    np.testing.assert_equal(model.params, params)
 
 
 def test_a_class_that_computes_anew_gets_float32():

@@ -22,7 +22,7 @@ from dsinga.addons.gpu.cupy.update import CupyUpdate
 from dsinga.addons.gpu.cupy.volumes import CupyGroupedConvolution, CupyVolumePooling
 from dsinga.base.errors import UserError
 from dsinga.ops.interface import Capture, Ops
-from dsinga.ops.types import BFLOAT16, FLOAT32, Array, AsyncCopy, FinishedCopy, Shaped
+from dsinga.ops.types import BFLOAT16, FLOAT32, Array, AsyncCopy, FinishedCopy, Shaped, converted
 
 
 class CupyPoints(CupyElementwise):
@@ -122,11 +122,10 @@ class CupyOps(
         return self.to_numpy(cast(array, BFLOAT16) if self.has_bf16_features else array)
 
     def to_float32(self, x: Array) -> Array:
-        if isinstance(x, tuple):
-            return tuple(map(self.to_float32, x))
-        if isinstance(x, Shaped) and x.dtype == BFLOAT16:
-            return Shaped(x.shape, FLOAT32, x.in_order)
-        return cast(x, FLOAT32) if isinstance(x, cupy.ndarray) and x.dtype == BFLOAT16 else x
+        def convert(array: Array) -> Array:
+            return cast(array, FLOAT32) if isinstance(array, cupy.ndarray) and array.dtype == BFLOAT16 else array
+
+        return converted(x, convert)
 
     def cast_like(self, x: Array, target: Array) -> Array:
         both = isinstance(x, cupy.ndarray) and isinstance(target, (cupy.ndarray, Shaped))
