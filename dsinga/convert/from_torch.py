@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import inspect
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -67,6 +68,8 @@ def from_torch(module: Any, *shapes: Sequence[int], name: str = "") -> nn.Model:
         key: array.detach().cpu().float().numpy().copy() for key, array in module.state_dict(keep_vars=True).items()
     }
     constants = {key: array.cpu().numpy() for key, array in trace.constants.items()}
+    del trace, outputs
+    gc.collect()  # traces are circles, which would keep the module's params
     model.params = take_arrays(names_of(model), arrays, type(module).__name__) | constants
     return model
 

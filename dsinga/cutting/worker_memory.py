@@ -14,6 +14,7 @@ from dsinga.base.registry import implements, register
 from dsinga.job import Job, Precision
 from dsinga.job.enums import PRECISIONS
 from dsinga.layers.connection import Split
+from dsinga.layers.dense.activation import ElementwiseFunction
 from dsinga.layers.dense.innerproduct import InnerProduct
 from dsinga.layers.images.convolution import Convolution
 from dsinga.layers.interface.declarations import Bfloat16, Keeps
@@ -194,6 +195,8 @@ def _iteration_memory(net: NeuralNet, bf16: bool) -> tuple[int, int]:
     features = {stage.position: sizes(stage, feature_sizes(stage)) for stage in stages}
     saved = {stage.position: stage.layer.saved_sizes(rows_of(stage)) if stage.backward else [] for stage in stages}
     for stage in stages if narrow else ():
+        if isinstance(stage.layer, ElementwiseFunction):
+            saved[stage.position] = sizes(stage, saved[stage.position])
         if stage.backward and stage.layer.bf16 is not Bfloat16.kFeatures:  # it keeps copies in float32
             read = (edge.node for edge in stage.edges[: stage.layer.keeps.sources] if edge.node in narrow)
             saved[stage.position] += [2 * size for node in read for size in features[node]]

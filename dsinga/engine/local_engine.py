@@ -54,7 +54,7 @@ class LocalEngine(Engine):
     Args:
         job: the checked job, of one worker group with one worker, or with blocks.
         opened: its readers and nets.
-        begin: the initial state of the run; its arrays are copied.
+        begin: the initial state of the run, whose arrays the engine takes over.
         updater: the updater of earlier training, which is copied. Its steps count.
         threads: the most kernel threads; by default as many as the net can use.
         device: the GPU that computes; None for CPU cores.
@@ -88,10 +88,10 @@ class LocalEngine(Engine):
         if updater is None:
             self.updater = LocalUpdater(create_updater(job.updater), self._net.params, self._ops)
             self.updater.steps = begin.step
-            self.updater.put(begin.params, begin.state)
+            self.updater.take(*begin.release())
         else:
             self.updater = updater.copy(self._ops)
-            self.updater.put(begin.params)
+            self.updater.take(begin.release()[0])
         self._earlier_steps = self.updater.steps - begin.step
         self._updates = CountedUpdates(self.updater)
         capture = self._ops.capture()
@@ -274,6 +274,11 @@ class LocalEngine(Engine):
             return self.updater.copy_values()
         return {name: value.copy() for name, value in averages.items()}
 
+    def last_params(self) -> ParamArrays:
+        """Return the params at the end: on CPU cores the engine's own arrays, unless the job keeps averages."""
+        is_own = not self._on_device and self.job.updater.ema_conf is None
+        return dict(self.updater.values) if is_own else self.params()
+
     def snapshot(self) -> tuple[ParamArrays, dict[str, ParamArrays]]:
         """Copy the params and the updater's state."""
         return self.updater.copy_values(), self._shaped(self.updater.copy_state())
@@ -309,7 +314,7 @@ class LocalEngine(Engine):
 
         After a second interrupt some params may already have the next step.
         """
-        return Snapshot(self.updater.steps - self._earlier_steps, self.params(), self.last_state())
+        return Snapshot(self.updater.steps - self._earlier_steps, self.last_params(), self.last_state())
 
     def learning_rate(self, step: int) -> float:
         """Return the schedule's learning rate at a step, after earlier training's steps."""

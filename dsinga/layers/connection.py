@@ -19,7 +19,7 @@ from dsinga.job.limits import Axis, Parts
 from dsinga.layers.interface.checks import shape_text
 from dsinga.layers.interface.context import Context, RecordInfo, cut_evenly
 from dsinga.layers.interface.declarations import Bfloat16, Connection, Cut, Keeps
-from dsinga.layers.interface.layer import Array, Arrays, Gradients, Layer, Output, Shape
+from dsinga.layers.interface.layer import Array, Arrays, Gradients, Layer, Output, Shape, shaped
 from dsinga.layers.interface.region import Reach
 from dsinga.ops import Ops
 from dsinga.ops.layout import LAST, SECOND
@@ -77,7 +77,7 @@ class SliceLayer(Layer):
     settings: Conf
     source_count = 1
     bf16 = Bfloat16.kFeatures
-    keeps = Keeps(sources=0)
+    keeps = Keeps(sources=0, feature=False)
 
     def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
         super().__init__(conf, source_shapes, info)
@@ -104,7 +104,8 @@ class SliceLayer(Layer):
         return self.same_points() if self.axis == 1 else None
 
     def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
-        return Output(split_at(sources[0], self._bounds(ctx), self.axis))
+        parts = split_at(sources[0], self._bounds(ctx), self.axis)
+        return Output(parts, saved=[(part.shape, part.dtype) for part in parts] if ctx.training else None)
 
     def compute_gradient(
         self, params: Arrays, sources: Arrays, output: Output, grad: Any, needs: Sequence[bool], ctx: Context
@@ -112,8 +113,8 @@ class SliceLayer(Layer):
         if not needs[0]:
             return (None,), ()
         parts = [
-            ctx.ops.xp.zeros_like(part) if part_grad is None else part_grad
-            for part_grad, part in zip(grad, output.feature, strict=True)
+            shaped(ctx.ops.xp.zeros(shape, dtype), shape, False, ctx.ops) if part is None else part
+            for part, (shape, dtype) in zip(grad, output.saved, strict=True)
         ]
         return (join(parts, self.axis, ctx.ops),), ()
 

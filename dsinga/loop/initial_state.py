@@ -101,8 +101,9 @@ def begin_anew(
 
     A job's ``checkpoint_path`` may replace initial values, too.
     """
-    values = initial_values(net_params, job.seed)
-    values.update(port_to_net(net_params, job.checkpoint_path, roots))
+    shapes = {name: np.broadcast_to(np.float32(0), param.shape) for name, param in net_params.items()}
+    drawn = {name: param for name, param in net_params.items() if name not in params}
+    values = {**shapes, **initial_values(drawn, job.seed), **port_to_net(net_params, job.checkpoint_path, roots)}
     put_params(values, params)
     return values
 

@@ -112,7 +112,6 @@ def continue_locally(
             updater = LocalUpdater(create_updater(conf), opened.nets[Phase.kTrain].params)
             updater.resume_learnt(*earlier)
         engine = LocalEngine(job, opened, begin, updater, max_threads, device)
-        begin.release()  # the engine has copies
         observer.begin(begin.step)  # moves files of an earlier run, so what can be refused has been
         topology = counted(job.blocks, "block") if job.blocks else ONE_WORKER
         return run_to_end(engine, begin, observer, all_extensions, options, topology, cancellation, started)

@@ -107,7 +107,7 @@ def attend_in_blocks(
     for rows, queries in query_blocks(batch, heads, steps):
         means = RunningMeans()
         for block in key_blocks(rows, queries, k.shape[2], visible):
-            scores = _scores(product, q, k, block, factor)
+            scores = _scores(product, q, k, block, factor, query.dtype)
             means.add(product, scores, v[rows, :, block.keys], block.hidden is not None)
         if means.top is None:  # no query of the block sees a key
             y[rows, :, queries] = 0
@@ -122,7 +122,7 @@ def derive_in_blocks(
 ) -> tuple[Array, Array, Array]:  # fmt: skip
     """Compute the gradients for queries, keys and values in blocks; ``y`` comes from :func:`attend_in_blocks`."""
     q, k, v, grad = (by_head(x, heads) for x in (query, keys, values, dy))
-    dquery, dkeys, dvalues = (buffers.empty(x.shape, dtype=x.dtype) for x in (query, keys, values))
+    dquery, dkeys, dvalues = (buffers.empty(x.shape, dtype=dy.dtype) for x in (query, keys, values))
     dq, dk, dv = (by_head(x, heads) for x in (dquery, dkeys, dvalues))
     for result in (dquery, dkeys, dvalues):
         result[...] = 0
@@ -130,7 +130,7 @@ def derive_in_blocks(
     for rows, queries in query_blocks(len(query), heads, q.shape[2]):
         dy_block = grad[rows, :, queries]
         for block in key_blocks(rows, queries, k.shape[2], visible):
-            weights = _scores(product, q, k, block, factor)
+            weights = _scores(product, q, k, block, factor, dy.dtype)
             weights -= sums.logarithms[rows, :, :, queries]
             np.exp(weights, out=weights)
             product(weights, dy_block, dv[rows, :, block.keys], add=True)
@@ -143,12 +143,12 @@ def derive_in_blocks(
     return dquery, dkeys, dvalues
 
 
-def _scores(product: BatchedProduct, q: Array, k: Array, block: ScoreBlock, factor: float) -> Array:
+def _scores(product: BatchedProduct, q: Array, k: Array, block: ScoreBlock, factor: float, dtype: np.dtype) -> Array:
     """Compute the scores of a block, (rows, heads, keys, queries), -inf for unseen keys."""
     rows, queries, keys, hidden = block
     q, k = q[rows, :, queries], k[rows, :, keys]
     # Keys first, since reductions over keys are then several times as fast.
-    scores = buffers.empty((*k.shape[:3], q.shape[2]), dtype=q.dtype)
+    scores = buffers.empty((*k.shape[:3], q.shape[2]), dtype=dtype)
     product(k, q.swapaxes(2, 3), scores, factor)
     if hidden is not None:
         np.copyto(scores, -np.inf, where=hidden)

@@ -106,27 +106,35 @@ class LocalUpdater:
 
     def put(self, values: Mapping[str, np.ndarray], state: Slots | None = None) -> None:
         """Copy the values of all params, and optionally a state, into the updater."""
-        self.values = {name: self._placed(np.array(values[name], np.float32)) for name in self.params}
+        self.take({name: np.array(values[name], np.float32) for name in self.params}, _copied(state))
+
+    def take(self, values: Mapping[str, np.ndarray], state: Slots | None = None) -> None:
+        """Train these arrays of all params, and optionally of a state, which the caller hands over."""
+        self.values = {name: self._placed(np.require(values[name], np.float32, ["C", "W"])) for name in self.params}
         if state is not None:
-            self.resume(state)
+            self._check_state(state)
+            self._set_state(state)
         for name, param in self.params.items():
             if param.trainable and name not in self.state:
                 self._create_state(name, values[name])
 
     def resume(self, state: Slots) -> None:
         """Continue with a copy of a checkpoint's optimizer state. Raises UserError for another updater's."""
+        self._check_state(state)
+        self._set_state(_copied(state) or {})
+
+    def _check_state(self, state: Slots) -> None:
         for name, param in self.params.items():
             if param.trainable:
                 self._updaters[name].check_state(name, state.get(name, {}))
-        copies = {
-            name: {slot: np.array(array, np.float32) for slot, array in slots.items()} for name, slots in state.items()
-        }
-        self._set_state(copies)
 
     def _set_state(self, state: Slots) -> None:
-        """Use a state and its arrays, without a copy."""
+        """Use a state and its arrays, without a copy if they can be changed."""
         self.state = {
-            name: {slot: self._placed(array.reshape(-1)) for slot, array in slots.items()}
+            name: {
+                slot: self._placed(np.require(array, np.float32, ["C", "W"]).reshape(-1))
+                for slot, array in slots.items()
+            }
             for name, slots in state.items()
         }
 
@@ -346,6 +354,12 @@ class LocalUpdater:
             rows, values = self._ops.asarray(gradient.rows), self._ops.upload(gradient.values).result()
             return SparseRows(rows, values, gradient.shape)
         return self._ops.upload(gradient).result() if type(gradient) is np.ndarray else gradient
+
+
+def _copied(state: Slots | None) -> Slots | None:
+    if state is None:
+        return None
+    return {name: {slot: np.array(array, np.float32) for slot, array in slots.items()} for name, slots in state.items()}
 
 
 def check_gradient(

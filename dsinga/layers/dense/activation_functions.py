@@ -14,7 +14,7 @@ from dsinga.job.limits import NonNegative
 from dsinga.layers.dense.activation import ElementwiseFunction, ReLU, Sigmoid, STanh, Tanh
 from dsinga.layers.interface.context import Context, RecordInfo
 from dsinga.layers.interface.declarations import Bfloat16, Keeps
-from dsinga.layers.interface.layer import Array, Arrays, Gradients, Output, Shape
+from dsinga.layers.interface.layer import Array, Arrays, Gradients, Output, Shape, float_bytes
 from dsinga.ops import Ops
 
 SELU_SCALE, SELU_ALPHA = 1.0507009873554805, 1.6732632423543772
@@ -23,14 +23,16 @@ SELU_SCALE, SELU_ALPHA = 1.0507009873554805, 1.6732632423543772
 class FunctionOfSource(ElementwiseFunction):
     """Base of activations with a derivative computed from x, because y does not determine x."""
 
-    keeps = Keeps(feature=False)
+    keeps = Keeps(sources=0, feature=False)
 
     def backward(self, y: Array, dy: Array, ops: Ops) -> Array:
         raise NotImplementedError("two numbers x may have the same y")
 
     def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
         x, ops = sources[0], ctx.ops
-        return Output(ops.cast_like(self.forward(ops.to_float32(x), ops), x))
+        y = ops.cast_like(self.forward(ops.to_float32(x), ops), x)
+        kept = ops.as_source(x) if self.bf16 is Bfloat16.kFeatures and ctx.training else x
+        return Output(y, saved=kept if ctx.training else None)
 
     @abstractmethod
     def derive(self, x: Array, dy: Array, ops: Ops) -> Array:
@@ -41,8 +43,11 @@ class FunctionOfSource(ElementwiseFunction):
     ) -> Gradients:
         if not needs[0]:
             return (None,), ()
-        ops, x = ctx.ops, sources[0]
-        return (ops.cast_like(self.derive(ops.to_float32(x), ops.to_float32(grad), ops), x),), ()
+        ops, x = ctx.ops, output.saved
+        return (ops.cast_like(self.derive(ops.to_float32(x), ops.to_float32(grad), ops), sources[0]),), ()
+
+    def saved_sizes(self, rows: int) -> list[int]:
+        return [float_bytes(rows, self.source_shapes[0])]  # the source
 
 
 class GELU(FunctionOfSource):
@@ -277,3 +282,6 @@ class Activation(ElementwiseFunction):
         self, params: Arrays, sources: Arrays, output: Output, grad: Any, needs: Sequence[bool], ctx: Context
     ) -> Gradients:
         return self.function.compute_gradient(params, sources, output, grad, needs, ctx)
+
+    def saved_sizes(self, rows: int) -> list[int]:
+        return self.function.saved_sizes(rows)

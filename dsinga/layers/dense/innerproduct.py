@@ -136,7 +136,7 @@ class LearnedVector(Layer):
     settings: Conf
     source_count = 1
     cut = Cut(gathered_because="takes nothing from its source but the number of rows")
-    keeps = Keeps(feature=False)
+    keeps = Keeps(sources=0, feature=False)
 
     def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
         super().__init__(conf, source_shapes, info)
@@ -150,4 +150,5 @@ class LearnedVector(Layer):
     def compute_gradient(
         self, params: Arrays, sources: Arrays, output: Output, grad: Any, needs: Sequence[bool], ctx: Context
     ) -> Gradients:
-        return [ctx.ops.xp.zeros_like(sources[0]) if needs[0] else None], [grad.sum(axis=0)]
+        dx = ctx.ops.xp.zeros(sources[0].shape, sources[0].dtype) if needs[0] else None
+        return [dx], [grad.sum(axis=0)]

@@ -102,7 +102,7 @@ class Reshape(Layer):
     source_kind = SourceKind.kVectors
     cut = Cut(gathered_because="gives the features of a row another order of axes")
     bf16 = Bfloat16.kFeatures
-    keeps = Keeps(feature=False)
+    keeps = Keeps(sources=0, feature=False)
 
     def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
         super().__init__(conf, source_shapes, info)

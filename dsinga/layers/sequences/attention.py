@@ -142,6 +142,8 @@ class Attention(AttentionLayer):
         self.has_values = len(self.source_shapes) - (self.labels.source is not None) == 3
         self.shape = (self.rows, self.queries, self.source_shapes[2 if self.has_values else 1][2])
         self.cut = Cut(Connection.kOneToOne, axis=2, groups=self.heads)
+        if not self.params and not self.runs_user_code:
+            self.keeps = Keeps(sources=0, feature=computes_in_blocks(self.queries, self.keys))
 
     def check_labels(self, sources: Sequence[Layer]) -> None:
         """Raise UserError if the third of three sources may be values or labels, as only input layers may."""
@@ -173,7 +175,9 @@ class Attention(AttentionLayer):
         query, keys = self.positioned(sources, ctx)
         visible, values = self.visible(sources), self._values(sources)
         y, workspace = ctx.ops.attention(query, keys, values, self.heads, self.factor, visible, ctx.training)
-        return Output(y, saved=(query, keys, visible, workspace) if ctx.training else None)
+        if not ctx.training:
+            return Output(y)
+        return Output(y, saved=([ctx.ops.as_source(x) for x in (query, keys, values)], visible, workspace))
 
     def compute_gradient(
         self, params: Arrays, sources: Arrays, output: Output, grad: Any, needs: Sequence[bool], ctx: Context
@@ -186,15 +190,15 @@ class Attention(AttentionLayer):
             settings = self.factor, params[0]
             dquery, dkeys, *dscore = ops.attention_weights_grad(query, keys, weights, workspace, dweights, *settings)
         else:
-            dquery, dkeys, dvalues = self._gradient_by_products(sources, output, grad, ctx)
+            dquery, dkeys, dvalues = self._gradient_by_products(output, grad, ctx)
         grads = [dquery, dkeys, dvalues] if self.has_values else [dquery, ops.add(dkeys, dvalues)]
         grads += [None] * (len(sources) - len(grads))
         return [grad if need else None for grad, need in zip(grads, needs, strict=True)], tuple(dscore)
 
-    def _gradient_by_products(self, sources: Arrays, output: Output, grad: Any, ctx: Context) -> tuple[Any, Any, Any]:
-        query, keys, visible, workspace = output.saved
+    def _gradient_by_products(self, output: Output, grad: Any, ctx: Context) -> tuple[Any, Any, Any]:
+        factors, visible, workspace = output.saved
         dquery, dkeys, dvalues = ctx.ops.attention_grad(
-            query, keys, self._values(sources), output.feature, workspace, grad, self.heads, self.factor, visible
+            *factors, output.feature, workspace, grad, self.heads, self.factor, visible
         )
         if self.settings.rotary:
             dquery, dkeys = (rotate(x, self.heads, ctx.ops, back=True) for x in (dquery, dkeys))
@@ -203,8 +207,8 @@ class Attention(AttentionLayer):
     def saved_sizes(self, rows: int) -> list[int]:
         in_blocks = not self.params and computes_in_blocks(self.queries, self.keys)
         weights = (self.rows, self.heads, self.queries, 1 if in_blocks else self.keys)
-        rotated = [float_bytes(rows, shape) for shape in self.source_shapes[:2]] if self.settings.rotary else []
-        return [float_bytes(rows, weights), *rotated]
+        kept = self.source_shapes[: 2 + self.has_values] if self.keeps.sources == 0 else ()
+        return [float_bytes(rows, weights), *(float_bytes(rows, shape) for shape in kept)]
 
     def _values(self, sources: Arrays) -> Any:
         return sources[2 if self.has_values else 1]

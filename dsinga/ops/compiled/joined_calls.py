@@ -51,6 +51,8 @@ def loop(records, count, done):
                     numbers[j] = table[place]
         elif kind == 5:
             table, result, width = floats(records[r + 2]), integers(records[r + 3]), records[r + 5]
+            if width < 1:  # else LLVM calls memset for it, and code that calls others is not kept
+                return
             for j in range(records[r + 4]):
                 best = 0
                 for i in range(width):

@@ -70,7 +70,7 @@ class NumpyAttention(NumpyElementwise):
         q, k = by_head(query, heads), by_head(keys, heads)
         columns = max(weights.shape[3], 1)
         dscores = self.softmax_grad(weights.reshape(-1, columns), dweights.reshape(-1, columns)).reshape(weights.shape)
-        dq, dk = (buffers.empty(x.shape, dtype=x.dtype) for x in (query, keys))
+        dq, dk = (buffers.empty(x.shape, dtype=weights.dtype) for x in (query, keys))
         if score is None:
             self.batched_product(dscores, k, by_head(dq, heads), factor)
             self.batched_product(dscores.transpose(0, 1, 3, 2), q, by_head(dk, heads), factor)
@@ -92,7 +92,7 @@ class NumpyAttention(NumpyElementwise):
     def weighted_means_grad(self, weights: Array, values: Array, dy: Array) -> tuple[Array, Array]:
         """Return (dweights, dvalues), the gradients of :meth:`weighted_means`."""
         heads = weights.shape[1]
-        dweights, dvalues = (buffers.empty(x.shape, dtype=x.dtype) for x in (weights, values))
+        dweights, dvalues = (buffers.empty(x.shape, dtype=dy.dtype) for x in (weights, values))
         dy_by_head = by_head(dy, heads)
         self.batched_product(dy_by_head, by_head(values, heads).transpose(0, 1, 3, 2), dweights)
         self.batched_product(weights.transpose(0, 1, 3, 2), dy_by_head, by_head(dvalues, heads))

@@ -7,11 +7,13 @@ their gradients are float32. Layers without support for bfloat16 get their sourc
 
 from __future__ import annotations
 
+import weakref
 from typing import Any
 
 import numpy as np
 
 from dsinga.base import buffers
+from dsinga.base.buffers import address
 from dsinga.ops.factored_gradient import FactoredGradient
 from dsinga.ops.layout import contiguous, join_rows, to_rows
 from dsinga.ops.onednn.casting import cast, cast_contiguous, cast_factor, cast_like, to_float32
@@ -169,7 +171,32 @@ class Bf16Ops(Bf16Images):
         return cast_like(x, target) if type(x) is np.ndarray and type(target) in (np.ndarray, Shaped) else x
 
     def as_source(self, x: Array) -> Array:
-        return cast(x, BFLOAT16) if x.dtype == FLOAT32 else x
+        if x.dtype != FLOAT32:
+            return x
+        key = address(x), x.shape, x.strides
+        last, source, rounded = thread_state.last_rounded  # several layers may round one source
+        y = rounded()
+        if last != key or y is None or source() is not (owner := _owner(x)):
+            y, owner = cast(x, BFLOAT16), _owner(x)
+            thread_state.last_rounded = key, weakref.ref(owner), weakref.ref(y)
+        return y
+
+    def attention(
+        self, query: Array, keys: Array, values: Array, heads: int, factor: float, visible: Array | None, train: bool
+    ) -> tuple[Array, Any]:
+        y, workspace = super().attention(query, keys, values, heads, factor, visible, train)
+        return y, cast_contiguous(workspace, BFLOAT16) if type(workspace) is np.ndarray else workspace
+
+    def attention_grad(
+        self, query: Array, keys: Array, values: Array, y: Array, workspace: Any, dy: Array, heads: int, factor: float,
+        visible: Array | None,
+    ) -> tuple[Array, Array, Array]:  # fmt: skip
+        if type(workspace) is not np.ndarray:
+            return super().attention_grad(query, keys, values, y, workspace, dy, heads, factor, visible)
+        dweights, dvalues = self.weighted_means_grad(workspace, values, dy)
+        weights = cast_contiguous(workspace, FLOAT32)
+        dquery, dkeys, _ = self.attention_weights_grad(query, keys, weights, None, dweights, factor, None)
+        return dquery, dkeys, dvalues
 
     def as_factor(self, w: Array) -> Array:
         return self.rounded_params.of(w) if w.ndim == 2 and w.dtype == FLOAT32 else w
@@ -284,10 +311,10 @@ class Bf16Ops(Bf16Images):
             super().multiply_into(a, b, out, add)
 
     def batched_product(self, a: Array, b: Array, out: Array, factor: float = 1.0, add: bool = False) -> None:
-        if accepts(a, b, out) and out.size * a.shape[3] >= FEW_USES * (a.size + b.size):
+        if _are_numbers(a, out, b) and b.size and out.size * a.shape[3] >= FEW_USES * (a.size + b.size):
             multiply(cast_factor(a), cast_factor(b), out, factor, add)
         else:
-            super().batched_product(a, b, out, factor, add)
+            super().batched_product(to_float32(a), to_float32(b), out, factor, add)
 
     def _column_sums(self, x: Array) -> Array:
         joined = join_rows(x)
@@ -299,6 +326,11 @@ class Bf16Ops(Bf16Images):
 def _are_numbers(x: Array, w: Array, *gradients: Array) -> bool:
     """Whether kernels accept these arrays: all float32 or bfloat16, and x and w not empty."""
     return bool(x.size and w.size) and all(array.dtype in (FLOAT32, BFLOAT16) for array in (x, w, *gradients))
+
+
+def _owner(x: Array) -> Any:
+    """Return what the memory of an array belongs to, for as long as another one does not use it."""
+    return x if x.base is None else x.base
 
 
 def _rows(x: Array) -> Array:

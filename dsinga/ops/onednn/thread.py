@@ -111,7 +111,11 @@ class Team:
 
 
 class ThreadState(threading.local):
-    """oneDNN's objects and scratch memory of one thread."""
+    """oneDNN's objects and scratch memory of one thread.
+
+    Attributes:
+        last_rounded: which array was last rounded to bfloat16, its memory and the result, as weak references.
+    """
 
     def __init__(self) -> None:
         self.signal_stack = SignalStack()
@@ -120,6 +124,11 @@ class ThreadState(threading.local):
         self.scratchpad = Arena()
         self.packed_weights = Arena()
         self.kernels: dict[Any, Any] = {}
+        self.last_rounded: tuple[Any, Callable[[], Any], Callable[[], Any]] = None, _nothing, _nothing
+
+
+def _nothing() -> None:
+    return None
 
 
 thread_state = ThreadState()

@@ -408,3 +408,15 @@ def test_codes_are_no_numbers():
     )
     assert product.dtype == np.float64
     np.testing.assert_array_equal(product, 3)
+
+
+def test_a_source_of_several_layers_is_rounded_once(ops):
+    x = buffers.empty((512, 64))
+    x[...] = 1
+    rounded = ops.as_source(x[:])
+    assert ops.as_source(x[:]) is rounded
+    assert ops.as_source(x[:256]) is not rounded
+    del x  # whose memory the next array gets
+    x = buffers.empty((512, 64))
+    x[...] = 2
+    assert ops.as_source(x).astype(np.float32)[0, 0] == 2

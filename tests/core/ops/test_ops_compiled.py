@@ -292,6 +292,12 @@ def test_code_is_kept_and_run_without_numba(tmp_path, monkeypatch):
 
 
 @CODE
+def test_joined_calls_need_no_numba(monkeypatch):
+    monkeypatch.setattr(compiler, "_compile_here", None)
+    assert compiler.load_loop(joined_calls._LOOP, "qnq", keeps_lock=True)
+
+
+@CODE
 def test_code_of_other_intrinsics_is_made_again(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr(compiler, "_compile_here", None)
