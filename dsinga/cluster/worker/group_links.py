@@ -43,12 +43,12 @@ class GroupLinks:
         head = head.ljust(-(-len(head) // 8) * 8)  # so that the numbers after it are aligned
         packet = head + array.tobytes()
         reply = LinkedSum(kind, head, self._number, array, dict(self._connections))
-        try:
-            for connection in self._connections.values():
-                connection.settimeout(SEND_SECONDS)
+        for worker, connection in self._connections.items():
+            connection.settimeout(SEND_SECONDS)
+            try:
                 connection.send(packet)
-        except OSError as lost:
-            reply.lost = lost
+            except OSError as error:
+                reply.lost = ConnectionResetError(f"worker {worker} is gone: {error}")
         return reply
 
     def close(self) -> None:
@@ -94,11 +94,8 @@ class LinkedSum:
                 packet = connection.recv(len(self._head) + own.nbytes + 1)
             except BlockingIOError:
                 raise TimeoutError from None
-            except TimeoutError:
-                raise
-            except OSError as lost:
-                self.lost = lost
-                raise
+            except ConnectionError:
+                packet = b""
             if not packet:
                 self.lost = ConnectionResetError(f"worker {worker} is gone")
                 raise self.lost
