@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -15,7 +16,17 @@ from dsinga.cluster.transport.interface import URGENT
 from dsinga.cluster.worker.bucket_exchange import BucketExchange, Wait
 from dsinga.cluster.worker.exchange_options import ExchangeOptions, Meter
 from dsinga.cluster.worker.global_clipping import GlobalClipping
-from dsinga.cluster.worker.param_homes import CachedRowsHome, DeviceHome, ParamHome, ReplicatedHome, ServedHome, Shape
+from dsinga.cluster.worker.group_links import MOST_BYTES, GroupLinks, open_links
+from dsinga.cluster.worker.param_homes import (
+    CachedRowsHome,
+    DeviceHome,
+    JoinedHome,
+    MemberHome,
+    ParamHome,
+    ReplicatedHome,
+    ServedHome,
+    Shape,
+)
 from dsinga.cluster.worker.server_client import ServerClient
 from dsinga.job import PullTime
 from dsinga.ops import Array, Ops, SparseRows
@@ -51,7 +62,7 @@ class Exchange(Mapping[str, Array]):
         self._bucket_of: dict[int, BucketExchange] = {}
         self._wait = Wait(options.timeout)
         codec = options.codec()
-        slices = {home.name: home.slices for home in homes}
+        slices = {home.name: [each for each in home.slices if each.param == home.name] for home in homes}
         places = {name: place for place, name in enumerate(self._homes, URGENT + 1)}
         limit = options.bucket_bytes
         if limit is None and not any(client.crosses_process for client in clients.values()):
@@ -66,6 +77,8 @@ class Exchange(Mapping[str, Array]):
         self._pushed: set[str] = set()
         self._step = 0
         self.meanwhile = deque[Callable[[], None]]()  # what collectives call while they wait for other workers
+        self._links: GroupLinks | None = None  # to the group's other workers, if they are processes of this host
+        self._has_linked = False
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._homes)
@@ -201,27 +214,36 @@ class Exchange(Mapping[str, Array]):
 
     def all_reduce(self, key: str, array: Array) -> Array:
         """Return the sum of all workers' arrays, added in the workers' order. A key is used once in a run."""
-        return self._collective("all_reduce", key, array, f"the sum {key!r} over the workers")
+        if not self._has_linked:
+            self._has_linked = True
+            self._links = open_links(self._clients[COLLECTIVES_SERVER].worker.number, os.getpid(), self.all_gather)
+        what = f"the sum {key!r} over the workers"
+        return self._collective("all_reduce", key, array, what, self._links if array.nbytes <= MOST_BYTES else None)
 
     def all_gather(self, key: str, array: Array) -> Array:
         """Join the rows of all workers, in the workers' order. A key is used once in a run."""
         return self._collective("all_gather", key, array, f"the rows {key!r} of all workers")
 
-    def _collective(self, kind: str, key: str, array: Array, what: str) -> Array:
+    def _collective(self, kind: str, key: str, array: Array, what: str, links: GroupLinks | None = None) -> Array:
         started = time.perf_counter()
         client = self._clients[COLLECTIVES_SERVER]
-        reply = client.collective(kind, key, array)
+        reply = client.collective(kind, key, array, links)
         self._meter.waited += time.perf_counter() - started
         while self.meanwhile and not reply.done():
             self.meanwhile.popleft()()
         started = time.perf_counter()
         (result,) = self._wait(reply, what)
-        self._meter.count(client.crosses_process, array.nbytes + result.nbytes)
+        self._meter.count(links is not None or client.crosses_process, array.nbytes + result.nbytes)
         self._meter.waited += time.perf_counter() - started
         return result
 
     def close(self) -> None:
         """Do nothing, because there is no thread."""
+
+    def disconnect(self) -> None:
+        """End the connections to other workers, while no thread uses them."""
+        if self._links is not None:
+            self._links.close()
 
     def abort(self, message: str) -> None:
         """End all waits, now and later, with RunError(``message``)."""
@@ -254,11 +276,15 @@ def param_homes(
     """
     slices_of: dict[str, list[Slice]] = {name: [] for name in shapes}
     for slice_ in slices:
-        slices_of[slice_.param].append(slice_)
+        for name in slice_.params:
+            slices_of[name].append(slice_)
+    carriers = {slice_.id: JoinedHome(slice_, shapes) for slice_ in slices if slice_.members}
     homes: list[ParamHome] = []
     for name, shape in shapes.items():
         param_slices, share = slices_of[name], (lasting or {}).get(name)
-        if replicas is not None and name in replicas.params:
+        if param_slices and param_slices[0].members:
+            homes.append(MemberHome(name, shape, carriers[param_slices[0].id], share))
+        elif replicas is not None and name in replicas.params:
             homes.append(ReplicatedHome(name, shape, param_slices, replicas, share))
         elif ops is not None:
             homes.append(DeviceHome(name, shape, param_slices, share, ops))

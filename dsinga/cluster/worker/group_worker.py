@@ -357,6 +357,7 @@ class GroupWorker:
         self.thread.close(message)
 
     def _disconnect(self) -> None:
+        self._exchange.disconnect()
         for transport in [*self._transports.values(), *self.peers.transports]:
             transport.close()
 

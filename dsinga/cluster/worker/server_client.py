@@ -19,6 +19,7 @@ from dsinga.cluster.transport.interface import URGENT, Reply, Transport
 from dsinga.cluster.transport.shared_buffer import create_shared_buffer, offsets
 from dsinga.cluster.transport.shared_memory import SharedMemoryTransport
 from dsinga.cluster.worker.config import WorkerConfig
+from dsinga.cluster.worker.group_links import GroupLinks
 from dsinga.ops import Array, SparseRows
 
 
@@ -49,7 +50,9 @@ def open_send_buffer(
     Returns None if no gradient needs it: sparse rows, and gradients smaller than the pool's arrays, are always copied.
     """
     shared = {server for server, transport in transports.items() if isinstance(transport, SharedMemoryTransport)}
-    params = dict.fromkeys(slice_.param for slice_ in slices if slice_.server in shared and not slice_.width)
+    params = dict.fromkeys(
+        slice_.param for slice_ in slices if slice_.server in shared and not (slice_.width or slice_.members)
+    )
     nbytes = [size for param in params if (size := 4 * prod(shapes[param])) >= buffers.SMALLEST]
     if not nbytes:
         return None
@@ -80,7 +83,7 @@ class ServerClient:
 
     def __init__(self, transport: Transport, worker: WorkerId, device: int | None = None):
         self.transport, self._device = transport, device
-        self._worker = worker
+        self.worker = worker
         self._send_buffer: SendBuffer | None = None
         self._unreleased: dict[int, Array] = {}  # gradients in the send buffer that the server may still read
 
@@ -116,7 +119,7 @@ class ServerClient:
         ``since`` maps slice ids to the caller's versions; the reply may contain only changed rows of these slices.
         ``into`` and ``priority`` are as in :meth:`Transport.call`.
         """
-        fields = [ids, version, self._worker.group, list(since.items())]
+        fields = [ids, version, self.worker.group, list(since.items())]
         reply = self.transport.call("pull", fields, into=into, priority=priority)
         return ValuesReply(reply, ids, self._unreleased)
 
@@ -141,14 +144,19 @@ class ServerClient:
         self.transport.call("clip", [list(self._header(step)), factor])
 
     def _header(self, step: int, skip: bool = False) -> Push:
-        worker = self._worker
+        worker = self.worker
         return Push(worker.generation, worker.group, step, worker.number, skip, worker.blocks)
 
-    def collective(self, kind: str, key: str, array: Array) -> Reply:
-        """Contribute an array to "all_reduce" or "all_gather" of the group; the reply has the result."""
-        worker = self._worker
+    def collective(self, kind: str, key: str, array: Array, links: GroupLinks | None = None) -> Reply:
+        """Contribute an array to "all_reduce" or "all_gather" of the group; the reply has the result.
+
+        The array goes through the server, or if there are ``links``, to the other workers.
+        """
+        worker = self.worker
         if worker.in_tree and kind == "all_reduce":
             kind = "tree_reduce"
+        if links is not None:
+            return links.add(kind, key, array)
         fields = [kind, key, *worker[:3], list(range(worker.workers)), worker.blocks]
         return self.transport.call("collective", fields, [array])
 
