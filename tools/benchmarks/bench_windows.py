@@ -78,7 +78,11 @@ def theirs(path: str) -> tuple[Epochs, int]:
     return batches, manifest.n_samples // BATCH
 
 
-LOADERS = {"dsinga": (ours, ["dsinga.addons.fields.records.field_windows", "xarray"]), "insitubatch": (theirs, [])}
+# Each loader with the modules that it imports until its first batch; xarray imports dask when it opens a store.
+LOADERS = {
+    "dsinga": (ours, ["dsinga.addons.fields.records.field_windows", "xarray", "dask.base"]),
+    "insitubatch": (theirs, []),
+}
 
 
 def megabytes(key: str) -> int:

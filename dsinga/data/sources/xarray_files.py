@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -107,8 +107,11 @@ class FileArray(BackendArray):
         return type(self), (self._wrapper, self._name, self._version)
 
     def __getitem__(self, key: Any) -> Any:
+        return self._checked(self._read, key)
+
+    def _checked(self, read: Callable[[Any], Any], key: Any) -> Any:
         try:
-            numbers = self._read(key)
+            numbers = read(key)
             if self._version is not None:
                 self._version.check()
             return numbers
@@ -131,15 +134,28 @@ class ZarrFileArray(FileArray):
         super().__init__(wrapper, name, version)
         self._array = wrapper.get_array()
         self.chunks, self.chunk_bytes = self._array.chunks, math.prod(self._array.chunks) * self.dtype.itemsize
-        self._reader, self._missing = RegionReader(self._array), MissingChunks(self._array)
-        self.reads_files = self._reader.reads_files
+        self._missing = MissingChunks(self._array)
+        self._reader = RegionReader(self._array, self._missing.check)
+        self.reads_files, self.is_remote = self._reader.reads_files, local_folder(self._array) is None
+
+    def read(self, region: tuple[slice, ...]) -> np.ndarray:
+        """Read a region, slices with start and stop, without xarray."""
+        numbers: np.ndarray = self._checked(self._read_region, region)
+        return numbers
+
+    def _read_region(self, region: tuple[slice, ...]) -> np.ndarray:
+        try:
+            return self._reader.read(region)
+        except UserError:  # which names the chunk
+            raise
+        except Exception as error:  # of files and codecs: any class
+            raise chunk_fault(self._array, region, error) from error
 
     def _read(self, key: Any) -> Any:
+        if is_region(key):
+            parts = [part.indices(size) for part, size in zip(key.tuple, self.shape, strict=True)]
+            return self._read_region(tuple(slice(start, max(start, stop)) for start, stop, _ in parts))
         numbers = self._numbers(key)
-        if _is_region(key):
-            region = [slice(*part.indices(size)[:2]) for part, size in zip(key.tuple, self.shape, strict=True)]
-            self._missing.check(np.asarray(numbers), region)
-            return numbers
         points = [np.atleast_1d(np.arange(size)[part]) for part, size in zip(key.tuple, self.shape, strict=True)]
         if not isinstance(key, VectorizedIndexer):
             self._missing.check(np.asarray(numbers).reshape([len(axis) for axis in points]), points)
@@ -153,14 +169,13 @@ class ZarrFileArray(FileArray):
         bounds = [_bounds(part, size) for part, size in zip(key.tuple, self.shape, strict=False)]
         region = tuple(slice(start, stop) for start, stop, _ in bounds)
         try:
-            if _is_region(key) and self._reader.reads_files and all(low <= high for low, high, _ in bounds):
-                return self._reader.read(region)
             return self._wrapper[key]
         except Exception as error:  # of files and codecs: any class
             raise chunk_fault(self._array, region, error) from error
 
 
-def _is_region(key: Any) -> bool:
+def is_region(key: Any) -> bool:
+    """Return whether an index of xarray is slices with step 1."""
     is_basic = isinstance(key, BasicIndexer)
     return is_basic and all(isinstance(part, slice) and part.step in (None, 1) for part in key.tuple)
 

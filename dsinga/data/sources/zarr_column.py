@@ -63,7 +63,7 @@ class ZarrColumn(Column):
         is_decoded_at_once = rows % array.chunks[0] and rows < length and length * row_bytes <= SMALL_BYTES
         self.missing_values = missing_values(array)
         self.missing_chunks = MissingChunks(array, is_label)
-        self._reader = RegionReader(array)
+        self._reader = RegionReader(array, self.missing_chunks.check)
         self._version = version_of(array)
         self._all_rows = _AllRows.shared(self.key) if is_decoded_at_once else None
         self.reads_regions = self._all_rows is None
@@ -78,6 +78,8 @@ class ZarrColumn(Column):
         """Read only these rows, rather than all at once."""
         try:
             rows = self._reader.read((slice(start, stop), *self.index))
+        except UserError:  # which names the chunk
+            raise
         except Exception as error:  # of codecs, file systems, web servers: any class
             chunk = (self.array.shards or self.array.chunks)[0]
             ends = [start, *range((start // chunk + 1) * chunk, stop, chunk), stop]
@@ -90,7 +92,6 @@ class ZarrColumn(Column):
             ) from redacted_cause(error, self.location)
         if self._version is not None:
             self._version.check()
-        self.missing_chunks.check(rows, (slice(start, stop), *self.index))
         self.warn_of_rounding(rows)
         try:
             return (as_labels if self.is_label else as_records)(as_nan(rows, self.missing_values))

@@ -51,7 +51,11 @@ def axis_parts(region: slice, begins: Sequence[int]) -> list[AxisPart]:
     parts: list[AxisPart] = []
     if region.start == region.stop:
         return parts
-    for number in range(bisect_right(begins, region.start) - 1, bisect_left(begins, region.stop)):
+    first, stop = bisect_right(begins, region.start) - 1, bisect_left(begins, region.stop)
+    if stop - first == 1:
+        inside = slice(region.start - begins[first], region.stop - begins[first])
+        return [AxisPart(first, inside, slice(0, region.stop - region.start), region)]
+    for number in range(first, stop):
         begin, is_last = begins[number], number + 1 == len(begins)
         low, high = max(begin, region.start), region.stop if is_last else min(begins[number + 1], region.stop)
         inside, place = slice(low - begin, high - begin), slice(low - region.start, high - region.start)
@@ -87,12 +91,15 @@ class RegionReader:
     """Reads regions of a zarr array quickly, and checks the lengths of its chunks.
 
     Two threads read local files directly. Zarr reads other stores, and chunks that are missing or cannot be decoded.
+
+    Args:
+        check: called with the numbers that zarr has read, and their region.
     """
 
-    def __init__(self, array: zarr.Array):
+    def __init__(self, array: zarr.Array, check: Callable[[np.ndarray, Sequence[slice]], None] | None = None):
         check_lengths(array)
         self._most_bytes = most_chunk_bytes(array)
-        self._array, self.reads_files = array, has_plain_chunks(array)
+        self._array, self.reads_files, self._check = array, has_plain_chunks(array), check
         if not self.reads_files:
             return
         self._folder = os.path.join(local_folder(array) or "", array.path, "")
@@ -106,7 +113,7 @@ class RegionReader:
     def read(self, region: tuple[slice, ...]) -> np.ndarray:
         """Read a region, given as slices along the first axes with start, stop and step 1."""
         if not self.reads_files:
-            return np.asarray(self._array[region])
+            return self._by_zarr(region)
         region = (*region, *(slice(0, size) for size in self.shape[len(region) :]))
         out = buffers.empty(tuple(part.stop - part.start for part in region), dtype=self.dtype)
         if not out.size:
@@ -120,7 +127,13 @@ class RegionReader:
     def _read_part(self, part: _ChunkPart, out: np.ndarray) -> None:
         target = out[tuple(axis.place for axis in part)]
         if not self._decode(part, target):
-            target[...] = self._array[tuple(axis.points for axis in part)]
+            target[...] = self._by_zarr(tuple(axis.points for axis in part))
+
+    def _by_zarr(self, region: tuple[slice, ...]) -> np.ndarray:
+        numbers = np.asarray(self._array[region])
+        if self._check is not None:
+            self._check(numbers, region)
+        return numbers
 
     def _decode(self, part: _ChunkPart, target: np.ndarray) -> bool:
         """Decode the part of a chunk that a region needs; False for a missing or damaged chunk."""

@@ -259,11 +259,11 @@ def test_what_of_a_loader_is_not_used_is_said(caplog: Any):
     caplog.set_level("WARNING", "dsinga")
     say_once.cache_clear()
     data = torch_data()
-    loader = data.DataLoader(of_torch(), batch_size=16, shuffle=True, num_workers=2)
+    loader = data.DataLoader(of_torch(), batch_size=16, shuffle=True, num_workers=1)
     for _ in range(2):
         trained(loader, epochs=1)
     lines = [record.getMessage() for record in caplog.records if "dsinga.data" in record.name]
-    assert lines == ["num_workers=2 of the DataLoader is not used: a thread reads records ahead"]
+    assert lines == ["num_workers=1 of the DataLoader is not used: a thread reads records ahead"]
 
 
 def test_streams_of_records_are_read_once_as_their_arrays(caplog: Any):

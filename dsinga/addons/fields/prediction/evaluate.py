@@ -15,7 +15,6 @@ from dsinga.addons.fields.prediction.field_error import correlations, error_term
 from dsinga.addons.fields.prediction.label_groups import NONE, LabelPoints, make_groupings
 from dsinga.addons.fields.prediction.rollout_records import rollout_records
 from dsinga.addons.fields.records.climatology import ANOMALY, FieldClimatology, climatology_of
-from dsinga.addons.fields.records.definition import SAMPLER_SHARE
 from dsinga.addons.fields.records.field_windows import FieldWindows
 from dsinga.addons.fields.records.layout import ChannelGroup, Layout
 from dsinga.addons.fields.records.window_blocks import BlockCache, WindowBlocks
@@ -49,13 +48,12 @@ class Persistence:
         if not self._ahead:
             raise UserError("persistence is a forecast of targets that lie ahead; these windows have no lead")
         self._column = WindowColumn(
-            WindowBlocks(_at_last_point(layout, self._ahead), windows.definition.memory // SAMPLER_SHARE),
-            BlockCache(),
+            WindowBlocks(_at_last_point(layout, self._ahead), windows.definition.block_bytes),
+            BlockCache(windows.cache_limit),
             windows.window_numbers,
             is_target=True,
             location=windows.location,
         )
-        self._column.cache.keep_for(self, windows.definition.memory)
         self._parts = layout.targets
 
     def read(self, rows: np.ndarray) -> np.ndarray:

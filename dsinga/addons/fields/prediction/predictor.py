@@ -71,10 +71,8 @@ def memory_windows(layout: Layout, readers: Mapping[str, VariableReader], axes: 
         return replace(part, reader=readers.get(part.name, part.reader), sizes=sizes)
 
     layout = replace(layout, axes=axes, inputs=tuple(map(of_window, layout.inputs)))
-    fields = KeptFields()
-    column = WindowColumn(WindowBlocks(layout, UNBOUNDED), fields, None, False, "the Dataset")
+    column = WindowColumn(WindowBlocks(layout, UNBOUNDED), KeptFields(), None, False, "the Dataset")
     column.nan_remedy = NAN_REMEDY
-    fields.keep_for(column, 0)  # so that the cache of the process forgets them
     return column
 
 
@@ -82,7 +80,7 @@ class KeptFields(BlockCache):
     """A cache that reads each variable's fields of a single block once."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__(memory=0)
         self._fields: dict[ChannelGroup, BlockField] = {}
 
     def read(self, part: ChannelGroup, blocks: WindowBlocks, block: int, is_target: bool, count: int) -> BlockField:

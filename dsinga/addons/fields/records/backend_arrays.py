@@ -8,11 +8,18 @@ from typing import Any
 import numpy as np
 from xarray import Variable
 from xarray.backends import BackendArray
-from xarray.core.indexing import BasicIndexer, IndexingSupport, LazilyIndexedArray, explicit_indexing_adapter
+from xarray.core.indexing import (
+    BasicIndexer,
+    CopyOnWriteArray,
+    IndexingSupport,
+    LazilyIndexedArray,
+    MemoryCachedArray,
+    explicit_indexing_adapter,
+)
 
 from dsinga.base.cores import available_cores
-from dsinga.data.sources.xarray_files import FileArray, ZarrFileArray
-from dsinga.data.stores.chunk_files import MOST_THREADS, SMALL_BYTES
+from dsinga.data.sources.xarray_files import FileArray, ZarrFileArray, is_region
+from dsinga.data.stores.chunk_files import MOST_THREADS
 
 REMOTE_THREADS = 16  # that wait for chunks at a URL, or for those that zarr reads
 REMOTE_BYTES = 32 << 20  # of these chunks, decoded
@@ -78,15 +85,41 @@ def joined(variables: Sequence[Any], dim: str) -> Any:
     return Variable((dim, *first.dims) if is_new else first.dims, data, first.attrs, encoding)
 
 
-def most_threads(data: Any) -> int:
-    """Return the number of threads that read chunks of xarray's nested lazy arrays at once."""
+def _file_of(data: Any) -> Any:
+    """Return the file array, the first of several, in xarray's nested lazy arrays; None if there is none."""
     while not isinstance(data, FileArray) and data is not None:
         data = data._variables[0]._data if isinstance(data, _Joined) else getattr(data, "array", None)
+    return data
+
+
+def is_remote(data: Any) -> bool:
+    """Return whether nested lazy arrays read a zarr array that is not in local files."""
+    data = _file_of(data)
+    return isinstance(data, ZarrFileArray) and data.is_remote
+
+
+def plain_file(data: Any) -> tuple[ZarrFileArray, list[int]] | None:
+    """Return the zarr array of which nested lazy arrays are a region, and where it starts.
+
+    None for other selections, and where xarray decodes numbers.
+    """
+    while isinstance(data, (MemoryCachedArray, CopyOnWriteArray)):
+        data = data.array
+    if not isinstance(data, LazilyIndexedArray) or not isinstance(data.array, ZarrFileArray):
+        return None
+    if not is_region(data.key):
+        return None
+    return data.array, [part.indices(size)[0] for part, size in zip(data.key.tuple, data.array.shape, strict=True)]
+
+
+def most_threads(data: Any) -> int:
+    """Return the number of threads that read chunks of xarray's nested lazy arrays at once."""
+    data = _file_of(data)
     if not isinstance(data, ZarrFileArray):
         return 1
     if not data.reads_files:
         return max(MOST_THREADS, min(REMOTE_THREADS, REMOTE_BYTES // data.chunk_bytes))
-    return min(MOST_THREADS, available_cores()) if data.chunk_bytes > SMALL_BYTES else 1
+    return min(MOST_THREADS, available_cores())
 
 
 def chunk_begins(data: Any, axis: int) -> np.ndarray | None:

@@ -160,10 +160,11 @@ class WindowDefinition(RecordsDefinition):
         "out. A gap is a step of more than one and a half times the usual one; months, and business days without "
         "holidays, have none. Dates may be datetime64, cftime, datetime.date, ISO 8601 texts, timedelta64 or numbers",
     )
-    memory: Count = setting(
-        DEFAULT_MEMORY,
+    memory: Count | None = setting(
+        None,
         "the most bytes of decoded fields that a process keeps. A twelfth of it is a block: the windows that are read "
-        "and shuffled together",
+        "and shuffled together. The default is 256 MiB. It grows up to an eighth of the free memory if chunks are so "
+        "long that each is decoded once an epoch only then; blocks stay the same",
     )
     climatology: str = setting(
         "",
@@ -172,6 +173,11 @@ class WindowDefinition(RecordsDefinition):
         "of dsinga.data.field_climatology, taken from the training part; in a job its compressed numbers",
     )
     variable: list[WindowVariableConf] = setting([], "how the variables lay in the data of training")
+
+    @property
+    def block_bytes(self) -> int:
+        """The most bytes of decoded fields of a block."""
+        return (self.memory or DEFAULT_MEMORY) // SAMPLER_SHARE
 
     def along(self, name: str) -> WindowDimConf:
         """Return the settings of a dimension, or default settings."""
@@ -227,7 +233,7 @@ class WindowDefinition(RecordsDefinition):
                 "max_nan=0",
                 "max_nan",
             )
-        if self.memory < 1 << 20:
+        if self.memory is not None and self.memory < 1 << 20:
             yield Fault(f"memory is in bytes, at least 1 MiB (1 << 20), not {self.memory}", "memory")
 
     def _lead_faults(self) -> Iterator[Fault]:

@@ -11,11 +11,7 @@ import numpy as np
 from dsinga.addons.fields.lead_feedback import lead_plan
 from dsinga.addons.fields.records.climatology import FieldClimatology
 from dsinga.addons.fields.records.dataset import open_dataset, related_names, used_variables
-from dsinga.addons.fields.records.definition import (
-    DEFAULT_MEMORY,
-    SAMPLER_SHARE,
-    WindowDefinition,
-)
+from dsinga.addons.fields.records.definition import WindowDefinition
 from dsinga.addons.fields.records.layout import Layout, make_layout
 from dsinga.addons.fields.records.trained_layout import align, describe_layout, select, split_ends
 from dsinga.addons.fields.records.window_arguments import check_no_spans, define_windows, documented_settings, names_of
@@ -72,15 +68,15 @@ class FieldWindows(RecordSource):
         if self.layout.leads > 1:
             self.layout.check_lead_names(definition.targets)
         self.leads = lead_plan(self.layout, definition)
-        self._blocks, self._cache = WindowBlocks(self.layout, definition.memory // SAMPLER_SHARE), BlockCache()
-        self._cache.keep_for(self, definition.memory)
+        self._blocks = WindowBlocks(self.layout, definition.block_bytes)
+        self._cache = BlockCache(definition.memory or self._blocks.default_memory())
         location = "xarray Dataset" if self.path is None else self.path
         self.window_numbers = window_numbers(self._blocks, self._cache, location, definition.max_nan)
         super().__init__(location, *window_columns(self._blocks, self._cache, self.window_numbers, location))
         if self.leads is not None:
             self.shape, self.label_shape = self.leads.shape, self.leads.label_shape
         self.left_out = left_out_texts(self._blocks, self.window_numbers, definition.max_nan)
-        for sentence in [*self.left_out, *advice_texts(self._blocks)]:
+        for sentence in [*self.left_out, *advice_texts(self._blocks, self.cache_limit)]:
             logger.warning("%s: %s", redact(location), sentence)
 
     def _gather(self, column: Any, rows: np.ndarray) -> np.ndarray:
@@ -96,7 +92,7 @@ class FieldWindows(RecordSource):
         )
         if data is None and labels is None:
             return self
-        layout, cache = self.layout.in_region(data, labels), BlockCache()
+        layout, cache = self.layout.in_region(data, labels), BlockCache(self._cache.memory)
         blocks = WindowBlocks(layout, 0, self._blocks.block_counts)
         columns = window_columns(blocks, cache, self.window_numbers, self.location)
         shapes = [column.shape for column in columns]
@@ -112,7 +108,7 @@ class FieldWindows(RecordSource):
 
     @property
     def cached_bytes(self) -> int:
-        """The bytes of decoded fields that this process keeps, at most ``definition.memory``."""
+        """The bytes of decoded fields that this process keeps, at most ``cache_limit``."""
         return self._cache.bytes
 
     @property
@@ -123,7 +119,7 @@ class FieldWindows(RecordSource):
     @property
     def cache_limit(self) -> int:
         """The most bytes of decoded fields that a process keeps for all windows together."""
-        return self.definition.memory
+        return self._cache.memory
 
     @property
     def is_named(self) -> bool:
@@ -269,7 +265,7 @@ def windows(  # noqa: D417  the others are settings, whose descriptions are adde
     within: Mapping[str, Sequence[Any]] | None = None,
     over_gaps: bool = False,
     climatology: FieldClimatology | None = None,
-    memory: int = DEFAULT_MEMORY,
+    memory: int | None = None,
 ) -> FieldWindows:
     """Cut a Dataset into windows, records to train from: inputs (C, *space), targets (C', *space), float32.
 

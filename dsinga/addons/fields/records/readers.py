@@ -74,6 +74,11 @@ class VariableReader:
         return as_float32(plain_array(numbers, self.name), self.name)
 
     def _selected(self, region: Region) -> np.ndarray:
+        if self._file is not None:
+            array, starts = self._file
+            return array.read(
+                tuple(slice(start + part.start, start + part.stop) for start, part in zip(starts, region, strict=True))
+            )
         part = self._variable[region]
         values: np.ndarray = part.data.compute(scheduler="synchronous") if self.is_lazy else part.values
         return values
@@ -89,6 +94,22 @@ class VariableReader:
             if (self.from_files and preferred)
             else None
         )
+
+    @cached_property
+    def _file(self) -> tuple[Any, list[int]] | None:
+        """The zarr array whose numbers are the variable's, and the variable's first point in it; else None."""
+        if not self.from_files:
+            return None
+        from dsinga.addons.fields.records import backend_arrays  # which imports xarray
+
+        return backend_arrays.plain_file(self._variable._data)
+
+    @cached_property
+    def is_remote(self) -> bool:
+        """Whether chunks come from elsewhere than local files, so that reading one again takes long."""
+        from dsinga.addons.fields.records import backend_arrays  # which imports xarray
+
+        return backend_arrays.is_remote(self._variable._data)
 
     @cached_property
     def threads(self) -> int:

@@ -22,7 +22,7 @@ from dsinga.job.setting_arguments import explaining, settings_from
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-NEVER_NONE = ("leads", "direct", "over_gaps", "memory")  # settings that do not accept None as their default
+NEVER_NONE = ("leads", "direct", "over_gaps")  # settings that do not accept None as their default
 MOST_POINTS = 1 << 40  # that a setting may name: no data have more
 
 

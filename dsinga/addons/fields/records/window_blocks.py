@@ -5,24 +5,26 @@ from __future__ import annotations
 import math
 import threading
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from functools import cached_property
 from typing import Any, ClassVar, NamedTuple
 from weakref import WeakValueDictionary
 
 import numpy as np
+from psutil import virtual_memory
 
 from dsinga.addons.fields.records.axis import Axis
+from dsinga.addons.fields.records.definition import DEFAULT_MEMORY
 from dsinga.addons.fields.records.layout import ChannelGroup, Layout
 from dsinga.addons.fields.records.readers import Ranges, read_ranges
-from dsinga.data.chunk_cache import ChunkCache
+from dsinga.data.chunk_cache import MIXED_BLOCKS, ChunkCache
 from dsinga.data.conversion import find_nonfinite
 
 SMALLEST_STEP = 64 << 10  # bytes of a window at one point of time, from which fields are kept point by point
 RUN_LOCKS = 64
 
 # A field: its windows, its variable, its place along the variable's dimensions, and its role.
-_Key = tuple[str, str, tuple[int, ...], str]
+FieldKey = tuple[str, str, tuple[int, ...], str]
 
 
 class WindowBlocks:
@@ -99,10 +101,29 @@ class WindowBlocks:
         counts = zip(self.axes, self.block_counts, self.counts, strict=True)
         return next((axis for axis, count, total in counts if 1 < count < total), None)
 
+    @property
+    def step_windows(self) -> int:
+        """The windows of a block along ``step_axis``."""
+        return next(count for axis, count in zip(self.axes, self.block_counts, strict=True) if axis is self.step_axis)
+
     @cached_property
     def all_bytes(self) -> int:
         """The bytes of all fields that windows are cut from."""
         return self.bytes_of(self.counts)
+
+    def default_memory(self) -> int:
+        """Return the most bytes of fields to keep if the user does not say: 256 MiB, or what shuffled blocks need.
+
+        They need the whole chunks at their ends, and get up to an eighth of the free memory.
+        """
+        axis, longest = self.step_axis, 1.0  # the points of the chunks that a block needs, by its own points
+        for part in (*self.layout.inputs, *self.layout.targets) if axis else ():
+            if axis and self.has_steps(part):
+                points = self.step_windows * axis.stride
+                chunk = int(np.diff(part.reader.chunk_begins(axis.name), append=axis.length).max())
+                longest = max(longest, (-(-points // chunk) + (chunk > 1)) * chunk / points)
+        needed = min(self.all_bytes, int(MIXED_BLOCKS * longest * self.bytes_of(self.block_counts)))
+        return max(DEFAULT_MEMORY, min(needed, virtual_memory().available // 8))
 
     def has_steps(self, part: ChannelGroup) -> bool:
         """Whether a variable's fields are kept by point of ``step_axis``, not by block.
@@ -113,42 +134,6 @@ class WindowBlocks:
         if axis is None or axis.name not in part.dims or not part.reader.from_files:
             return False
         return 4 * math.prod(part.sizes) >= SMALLEST_STEP * part.sizes[part.dims.index(axis.name)]
-
-    def run_of(self, part: ChannelGroup, block: int, step: int) -> tuple[int, int]:
-        """Return the points [low, high) of ``step_axis`` read together with ``step``: its chunk.
-
-        Without chunks, or with chunks longer than two blocks, they are the points of the block.
-        """
-        axis: Any = self.step_axis
-        if not 0 <= step < axis.length:
-            return step, step + 1
-        begins = part.reader.chunk_begins(axis.name)
-        chunk = int(np.searchsorted(begins, step, "right"))
-        low, high = int(begins[chunk - 1]), int(begins[chunk]) if chunk < len(begins) else axis.length
-        windows = next(count for other, count in zip(self.axes, self.block_counts, strict=True) if other is axis)
-        if high - low > 2 * windows * axis.stride:
-            first, last = next(ends[1:] for ends in self.ends(block) if ends[0] is axis)
-            ends = (step, step + 1, *axis.input_range(first, last), *axis.target_range(first, last))
-            low, high = max(low, min(ends)), min(high, max(ends))
-        return low, high
-
-    def uses_of_steps(self, part: ChannelGroup, block: int, role: str, steps: range) -> np.ndarray:
-        """Return how many windows are cut from a variable's field at each of ``steps``."""
-        axis: Any = self.step_axis
-        others = [end for end in zip(self.ends(block), self.counts, strict=True) if end[0][0] is not axis]
-        windows = math.prod(
-            last - first + 1 if other.name in part.dims else all_ for (other, first, last), all_ in others
-        )
-        roles = {"input": (False,), "target": (True,)}.get(role, (False, True))
-        counts = np.zeros(len(steps), np.int64)
-        for is_target in roles:
-            for other in (*self.layout.targets, self.layout.weights) if is_target else self.layout.inputs:
-                if other is not None and other.name == part.name:
-                    firsts = np.arange(steps.start, steps.stop) - axis.offset(is_target, other.number)
-                    size = other.sizes[other.dims.index(axis.name)]
-                    counts += np.searchsorted(axis.starts, firsts, "right")
-                    counts -= np.searchsorted(axis.starts, firsts - size, "right")
-        return counts * windows
 
     def windows(self, block: int, dims: Sequence[str]) -> int:
         """Return how many windows lie at a block's place along ``dims``."""
@@ -185,114 +170,68 @@ _cache = ChunkCache(0)  # of all windows of a process, which keeps as many bytes
 class BlockCache:
     """Keeps decoded fields of blocks, in a cache that all windows of a process share.
 
-    A block is read once, even for concurrent readers.
+    A block is read once, even for concurrent readers. Pickles share the cache of their process.
+
+    Attributes:
+        memory: the most bytes of fields, or more if other windows allow it.
+        unread: how many windows are still to be cut out of each field, of all variables together.
+        nonfinite: the fields with NaN or infinity.
     """
 
     _by_key: ClassVar[WeakValueDictionary[str, BlockCache]] = WeakValueDictionary()
     _lock: ClassVar[threading.Lock] = threading.Lock()
 
-    def __init__(self, key: str | None = None):
-        self.key = key or uuid.uuid4().hex
-        self._known: dict[tuple[str, int, bool], tuple[_Key, Ranges, dict[str, int]]] = {}
-        self._nonfinite: set[_Key] = set()
-        self._unread: dict[_Key, int] = {}  # windows that are still to be cut out of each field, of all parts together
+    def __init__(self, memory: int, key: str | None = None):
+        self.memory, self.key = memory, key or uuid.uuid4().hex
+        self._known: dict[tuple[str, int, bool], tuple[FieldKey, Ranges, dict[str, int]]] = {}
+        self.nonfinite: set[FieldKey] = set()
+        self.unread: dict[FieldKey, int] = {}
         self._run_locks = [threading.Lock() for _ in range(RUN_LOCKS)]  # a run of points has one of them
+        self._by_key[self.key] = self
+        _cache.reserve_bytes(self, memory)
+        _cache.forget_after(self, [self.key])
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return BlockCache.shared, (self.key,)
+        return BlockCache.shared, (self.memory, self.key)
 
     @classmethod
-    def shared(cls, key: str) -> BlockCache:
+    def shared(cls, memory: int, key: str) -> BlockCache:
         """Return this process's cache for the windows with ``key``; create it if necessary."""
         with cls._lock:
-            return cls._by_key.setdefault(key, cls(key))
-
-    def keep_for(self, source: Any, memory: int) -> None:
-        """Keep fields while ``source`` exists, within ``memory`` bytes, or more if other windows allow it."""
-        with self._lock:
-            self._by_key.setdefault(self.key, self)
-        _cache.reserve_bytes(source, memory)
-        _cache.forget_after(source, [self.key])
+            return cls._by_key.get(key) or cls(memory, key)
 
     def read(self, part: ChannelGroup, blocks: WindowBlocks, block: int, is_target: bool, count: int) -> BlockField:
         """Return the field of a variable for the windows of a block; ``count`` of them are cut now."""
         key, ranges, lows = self._describe(part, blocks, block, is_target)
 
         def load() -> np.ndarray:
-            numbers = _arranged(read_ranges(part.reader, blocks.layout.axes, ranges, part.masked), part)
+            numbers = arranged(read_ranges(part.reader, blocks.layout.axes, ranges, part.masked), part)
             if find_nonfinite(numbers.reshape(1, -1)) is not None:
-                self._nonfinite.add(key)
-            self._unread[key] = blocks.windows(block, part.dims) * _uses(part.name, blocks.layout, key[-1])
+                self.nonfinite.add(key)
+            self.unread[key] = blocks.windows(block, part.dims) * _uses(part.name, blocks.layout, key[-1])
             return numbers
 
         numbers = _cache.get(key, load)
-        self._unread[key] = unread = self._unread.get(key, 0) - count
+        self.unread[key] = unread = self.unread.get(key, 0) - count
         if not unread:
             _cache.drop_first(key)
-        return BlockField(numbers, lows, key not in self._nonfinite)
+        return BlockField(numbers, lows, key not in self.nonfinite)
 
-    def read_steps(
-        self,
-        part: ChannelGroup,
-        blocks: WindowBlocks,
-        block: int,
-        is_target: bool,
-        run: tuple[int, int],
-        counts: Mapping[int, int],
-    ) -> dict[int, BlockField]:
-        """Return a variable's fields at points of ``step_axis``, by point; ``counts`` windows are cut from each.
+    @property
+    def chunks(self) -> ChunkCache:
+        """The cache of all windows of the process, which has the fields."""
+        return _cache
 
-        The points lie in one ``run`` (:meth:`WindowBlocks.run_of`), which is read if one is missing.
-        """
-        axis: Any = blocks.step_axis
-        others = [dim for dim in part.dims if dim != axis.name]
-        ranges, role = _ranges(part, blocks, block, is_target, others)
-        place = blocks.block_places(block, others)
-        keys = {step: (self.key, part.name, (*place, step), f"{role}, one point") for step in range(*run)}
-        lows = {dim: low for dim, (low, _) in ranges.items()}
-        is_dropped = blocks.all_bytes > _cache.limit
-        with self._run_locks[hash(keys[run[0]]) % RUN_LOCKS]:
-            fields: dict[int, Any] = {step: _cache.find(keys[step]) for step in counts}
-            if any(field is None for field in fields.values()):
-                numbers = _arranged(
-                    read_ranges(part.reader, blocks.layout.axes, {**ranges, axis.name: run}, part.masked), part
-                )
-                parts = np.split(numbers, len(keys), field_dims(part).index(axis.name))
-                uses = blocks.uses_of_steps(part, block, role, range(*run)).tolist()
-                self._keep_steps(keys, parts, uses, fields)
-            for step, count in counts.items() if is_dropped else ():
-                unread = self._unread.pop(keys[step], 0)
-                unread = unread or int(blocks.uses_of_steps(part, block, role, range(step, step + 1)).sum())
-                if unread > count:
-                    self._unread[keys[step]] = unread - count
-                else:
-                    _cache.drop_first(keys[step])
-        is_finite = {step: keys[step] not in self._nonfinite for step in counts}
-        return {step: BlockField(field, {**lows, axis.name: step}, is_finite[step]) for step, field in fields.items()}
-
-    def _keep_steps(
-        self, keys: Mapping[int, _Key], numbers: Sequence[np.ndarray], uses: Sequence[int], fields: dict[int, Any]
-    ) -> None:
-        """Keep the fields of a run of points that still have windows to cut, and add missing ones to ``fields``."""
-        begins = any(field is None and keys[step] not in self._unread for step, field in fields.items())
-        for (step, key), field, count in zip(keys.items(), numbers, uses, strict=True):
-            if begins and count:
-                self._unread.setdefault(key, count)
-            cached = _cache.find(key)
-            if cached is None and (step in fields or key in self._unread):
-                cached = field.copy()  # so that each point is freed by itself, and no long-lived array is in the pool
-                if find_nonfinite(cached.reshape(1, -1)) is not None:
-                    self._nonfinite.add(key)
-                _cache.put(key, cached)
-            if step in fields:
-                fields[step] = cached
+    def lock_of(self, key: Hashable) -> threading.Lock:
+        """Return the lock of threads that read a run of points."""
+        return self._run_locks[hash(key) % RUN_LOCKS]
 
     def _describe(
         self, part: ChannelGroup, blocks: WindowBlocks, block: int, is_target: bool
-    ) -> tuple[_Key, Ranges, dict[str, int]]:
+    ) -> tuple[FieldKey, Ranges, dict[str, int]]:
         where = (part.name, block, is_target)
         if where not in self._known:
-            ranges, role = _ranges(part, blocks, block, is_target, part.dims)
+            ranges, role = ranges_of_part(part, blocks, block, is_target, part.dims)
             key = self.key, part.name, blocks.block_places(block, part.dims), role
             self._known[where] = key, ranges, {dim: low for dim, (low, _) in ranges.items()}
         return self._known[where]
@@ -308,7 +247,7 @@ def _uses(name: str, layout: Layout, role: str) -> int:
     return sum(part.name == name for part in parts)
 
 
-def _ranges(
+def ranges_of_part(
     part: ChannelGroup, blocks: WindowBlocks, block: int, is_target: bool, dims: Sequence[str]
 ) -> tuple[Ranges, str]:
     """Return the points along ``dims`` that a block reads of a variable, as "input", "target" or "both"."""
@@ -341,7 +280,8 @@ def field_dims(part: ChannelGroup) -> tuple[str, ...]:
     return *part.dims[: len(part.channel_sizes)], *part.space
 
 
-def _arranged(array: np.ndarray, part: ChannelGroup) -> np.ndarray:
+def arranged(array: np.ndarray, part: ChannelGroup) -> np.ndarray:
+    """Return the numbers that a reader has read, contiguous, with the axes of a :class:`BlockField`."""
     array = array.transpose([part.reader.dims.index(dim) for dim in part.dims])
     index = [slice(None)] * len(part.channel_sizes) + [
         slice(None) if dim in part.dims else np.newaxis for dim in part.space

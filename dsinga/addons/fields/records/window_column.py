@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from dsinga.addons.fields.records.layout import ChannelGroup
+from dsinga.addons.fields.records.step_fields import StepFields
 from dsinga.addons.fields.records.window_blocks import BlockCache, BlockField, WindowBlocks, field_dims
 from dsinga.base import buffers
 from dsinga.base.errors import UserError
@@ -134,24 +135,18 @@ class WindowColumn(Column):
         """
         axis: Any = self.blocks.step_axis
         column, place = part.dims.index(axis.name), field_dims(part).index(axis.name) + 1
+        fields: dict[int, StepFields] = {}  # by block
         copies: dict[tuple[int, tuple[int, int]], list[_StepCopy]] = {}
         for number in range(part.sizes[column]):
             points[:, column] += number > 0
             cut = _Cut(part, points.copy(), axis.name)
             channels = out[(slice(None),) * place + (slice(number, number + 1),)]
             for index, (block, step) in enumerate(zip(block_numbers.tolist(), points[:, column].tolist(), strict=True)):
-                run = self.blocks.run_of(part, block, step)
+                if block not in fields:
+                    fields[block] = StepFields(self.cache, part, self.blocks, block, self.is_target)
+                run = fields[block].run_of(step)
                 copies.setdefault((block, run), []).append((cut, channels, index, step))
-        return [partial(self._copy_run, part, order, *key, several) for key, several in copies.items()]
-
-    def _copy_run(
-        self, part: ChannelGroup, order: np.ndarray, block: int, run: tuple[int, int], copies: list[_StepCopy]
-    ) -> bool:
-        counts = Counter(step for *_, step in copies)
-        fields = self.cache.read_steps(part, self.blocks, block, self.is_target, run, counts)
-        for cut, channels, index, step in copies:
-            cut.copy(channels, fields[step], order[index : index + 1], slice(index, index + 1))
-        return all(field.is_finite for field in fields.values())
+        return [partial(_copy_run, fields[block], run, order, several) for (block, run), several in copies.items()]
 
     def _mask(self, out: np.ndarray, is_finite: bool) -> None:
         """Fill NaN of masked inputs, and write the channels that mark valid numbers."""
@@ -233,6 +228,14 @@ def window_numbers(blocks: WindowBlocks, cache: BlockCache, location: str, most:
             f"{location}: all {len(blocks)} windows have more than max_nan={most:g} of NaN; give a larger share"
         )
     return kept
+
+
+def _copy_run(fields: StepFields, run: tuple[int, int], order: np.ndarray, copies: list[_StepCopy]) -> bool:
+    """Copy windows' numbers of a run of points; return whether the fields are finite."""
+    by_step = fields.read(run, Counter(step for *_, step in copies))
+    for cut, channels, index, step in copies:
+        cut.copy(channels, by_step[step], order[index : index + 1], slice(index, index + 1))
+    return all(field.is_finite for field in by_step.values())
 
 
 class _Cut:

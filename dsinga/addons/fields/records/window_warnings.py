@@ -38,10 +38,10 @@ def left_out_texts(blocks: WindowBlocks, kept: np.ndarray | None, most_nan: floa
     return sentences
 
 
-def advice_texts(blocks: WindowBlocks) -> list[str]:
-    """Advise about chunks that are decoded often, uneven steps of time, and incomplete circles."""
+def advice_texts(blocks: WindowBlocks, memory: int) -> list[str]:
+    """Advise about chunks that are decoded often with ``memory``, uneven steps of time, and incomplete circles."""
     axes, labels = blocks.layout.axes, blocks.layout.coordinates
-    return [*_chunk_texts(blocks), *_uneven_texts(axes, labels), *_period_texts(axes, labels)]
+    return [*_chunk_texts(blocks, memory), *_uneven_texts(axes, labels), *_period_texts(axes, labels)]
 
 
 def copying_texts(layout: Layout) -> list[str]:
@@ -113,15 +113,15 @@ def _period_texts(axes: Mapping[str, Axis], labels: Mapping[str, Any]) -> list[s
     return sentences
 
 
-def _chunk_texts(blocks: WindowBlocks) -> list[str]:
+def _chunk_texts(blocks: WindowBlocks, memory: int) -> list[str]:
     extents = {
         axis.name: int(axis.starts[count - 1] - axis.starts[0]) + axis.size
         for axis, count in zip(blocks.axes, blocks.block_counts, strict=True)
     }
     sentences = []
-    for reader in {part.name: part.reader for part in (*blocks.layout.inputs, *blocks.layout.targets)}.values():
-        chunk = reader.chunk_shape
-        if chunk is None:
+    for part in {part.name: part for part in (*blocks.layout.inputs, *blocks.layout.targets)}.values():
+        reader, chunk = part.reader, part.reader.chunk_shape
+        if chunk is None or (blocks.has_steps(part) and blocks.all_bytes <= memory):
             continue
         times = math.prod(max(1.0, size / extents[dim]) for dim, size in zip(reader.dims, chunk, strict=True))
         if times > MOST_DECODED:

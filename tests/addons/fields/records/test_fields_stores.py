@@ -5,6 +5,7 @@ import pickle
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
+from weakref import WeakValueDictionary
 
 import fsspec
 import numpy as np
@@ -15,7 +16,8 @@ from click.testing import CliRunner
 from distributed.protocol.pickle import dumps, loads
 
 import dsinga
-from dsinga.addons.fields.records import window_blocks
+from dsinga.addons.fields.records import definition, window_blocks
+from dsinga.addons.fields.records.window_blocks import BlockCache
 from dsinga.base.errors import UserError
 from dsinga.commands.cli import main_group
 from dsinga.data import FieldWindows, describe, describe_dataset, open_stores
@@ -145,7 +147,9 @@ def test_only_the_variables_of_windows_are_sent() -> None:
 def test_threads_decode_each_chunk_of_large_fields_once_an_epoch(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chunk: int
 ) -> None:
-    """Blocks end within chunks, and four threads read a batch."""
+    """Blocks end within chunks, and four threads of a worker read a batch."""
+    for module in (definition, window_blocks):
+        monkeypatch.setattr(module, "DEFAULT_MEMORY", 8 << 20)
     monkeypatch.setattr(window_blocks, "_cache", ChunkCache(0))
     decode, decoded = RegionReader._decode, []
     monkeypatch.setattr(RegionReader, "_decode", lambda *args: decoded.append(args[1]) or decode(*args))
@@ -153,8 +157,12 @@ def test_threads_decode_each_chunk_of_large_fields_once_an_epoch(
     data = xr.Dataset({"f": (("time", "y", "x"), steps)})
     data.to_zarr(tmp_path / "x.zarr", encoding={"f": {"chunks": (chunk, 64, 256)}}, consolidated=False)
     cut = {"input_dims": {"time": 1}, "context": {"time": (2, 0)}, "lead": {"time": 1}}
-    windows = dsinga.windows(tmp_path / "x.zarr", targets="f", **cut, memory=8 << 20)
+    given = {} if chunk == 48 else {"memory": 8 << 20}
+    pickled = pickle.dumps(dsinga.windows(tmp_path / "x.zarr", targets="f", **cut, **given))
+    monkeypatch.setattr(BlockCache, "_by_key", WeakValueDictionary())  # that of another process
+    windows = pickle.loads(pickled)
     assert windows.block % 4
+    assert windows.cache_limit == (windows.decoded_bytes if chunk == 48 else 8 << 20)
     sampler = Sampler(len(windows), 16, 0, windows.block)
     decoded.clear()
     with ThreadPoolExecutor(4) as pool:
@@ -164,8 +172,8 @@ def test_threads_decode_each_chunk_of_large_fields_once_an_epoch(
             inputs, targets = (np.concatenate(parts) for parts in zip(*batches, strict=True))
             np.testing.assert_array_equal(inputs[..., 5, 7], rows[:, None] + np.arange(3))
             np.testing.assert_array_equal(targets[:, 0, 9, 9], rows + 3)
-            assert windows.cached_bytes <= 8 << 20
-    assert len(decoded) == -(-150 // chunk) or chunk == 48  # those of 48 steps do not all fit the memory
+            assert windows.cached_bytes <= windows.cache_limit
+    assert len(decoded) == -(-150 // chunk)
 
 
 class TestWindowsOfFields(SourceContract):

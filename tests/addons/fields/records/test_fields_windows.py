@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import dsinga
 from dsinga import nn
-from dsinga.addons.fields.records import field_windows
+from dsinga.addons.fields.records import definition
 from dsinga.addons.fields.records.definition import EDGES, WindowDefinition
 from dsinga.data import FieldWindows, kept_bytes, open_records
 from dsinga.job import Phase, loads
@@ -93,7 +93,7 @@ def test_windows_are_slices_of_the_padded_array(cut: list[dict[str, Any]], block
         refused(lambda: dsinga.windows(source, **arguments), "no window fits along|lies beyond the")
         return
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(field_windows, "SAMPLER_SHARE", blocks)
+        patch.setattr(definition, "SAMPLER_SHARE", blocks)
         windows = dsinga.windows(source, **arguments, memory=1 << 20)
     padded = array
     for axis, dim in enumerate(cut):
