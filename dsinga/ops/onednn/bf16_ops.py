@@ -36,7 +36,7 @@ from dsinga.ops.onednn.pooling import PoolingBackward, PoolingForward
 from dsinga.ops.onednn.primitive import accepts, shows_nan
 from dsinga.ops.onednn.products import PART_BYTES, PART_ROWS, Product, TransposedProduct
 from dsinga.ops.onednn.rounded_params import RoundedParams
-from dsinga.ops.onednn.thread import get_kernel
+from dsinga.ops.onednn.thread import get_kernel, thread_state
 from dsinga.ops.types import FLOAT32, Array, Shape, Shaped, Sizes, converted
 
 FEW_ROWS = 256  # of x, from which on its product with a weight is written as it is
