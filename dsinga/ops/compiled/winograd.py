@@ -12,9 +12,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import cache
 
+from dsinga.ops.compiled.code_files import ROWS
 from dsinga.ops.compiled.compiler import load_loop
 
-LANES, ROWS = 16, 8  # numbers in a register; registers of one product
 TILES = 64  # of a block, at most, unless a row of an image has more
 SHARES = 4  # of a batch, whose gradients for the kernel are added up apart, for any number of threads
 PACK, CONVOLVE, ADD_UP, UNPACK = range(4)

@@ -91,12 +91,12 @@ class _Convolution(_Kernel):
         self._start, self._size = (8 * size, -size) if backward else (0, size)
         self._pack = _Loop(task=PACK, channels=size, step=self._size)
         source, result = (self.y, x) if backward else (x, self.y)
-        self._result = result
+        self._shape = result
         self._convolve = self.loop(CONVOLVE, source, result, tuple(2 - each for each in pad) if backward else pad)
         self._zeros = np.zeros(result[1], np.float32)
 
     def run(self, x: Array, w: Array, bias: Array | None = None) -> Array:
-        y = buffers.empty(self._result, channels_last=True)
+        y = buffers.empty(self._shape, channels_last=True)
         x, w, target, bias = plain((x, w, y, self._zeros if bias is None else bias))
         packed, scratch = thread_state.packed_weights.array, thread_state.scratchpad.array
         parts = address(packed) + TAPS * abs(self._size)
