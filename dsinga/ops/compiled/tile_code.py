@@ -14,7 +14,7 @@ from llvmlite import ir
 from numba import extending, types
 from numba.core import cgutils
 
-from dsinga.ops.compiled.winograd import LANES, ROWS
+from dsinga.ops.compiled.code_files import LANES, ROWS
 
 utilities: Any = cgutils
 pointer: Any = types.CPointer

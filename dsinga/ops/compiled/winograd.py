@@ -12,15 +12,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import cache
 
+from dsinga.ops.compiled.code_files import ROWS
 from dsinga.ops.compiled.compiler import load_loop
 
-LANES, ROWS = 16, 8  # numbers in a register; registers of one product
 TILES = 64  # of a block, at most, unless a row of an image has more
-SHARES = 4  # of a batch, whose gradients for the kernel are added up apart, for any number of threads
 PACK, CONVOLVE, ADD_UP, UNPACK = range(4)
 FIELDS = (
     *("task", "taken", "threads", "source", "second", "result", "scratch", "slot", "images", "height", "width"),
-    *("channels", "filters", "above", "left", "result_height", "result_width", "group", "step", "bias"),
+    *("channels", "filters", "above", "left", "result_height", "result_width", "group", "count", "step", "bias"),
 )
 """The integers of a record, which several threads may run: addresses, sizes, and how many images and places in scratch
 memory are taken, 0 at first. Channels, filters and steps are in bytes."""
@@ -54,11 +53,10 @@ def loop(r):
     for at in range(spare, spare + filters, 64):
         clear_register(at)
     kernel = channels // 4 * filters
-    count = images if task == 1 else (images + {shares} - 1) // {shares}
     while True:
         share = take(r, 1)
-        first = share if task == 1 else share * count
-        last = min(images, first + 1 if task == 1 else first + count)
+        first = share * count
+        last = min(images, first + count)
         if first >= images:
             return
         sums = result + share * 16 * kernel
@@ -117,6 +115,11 @@ _PIXELS = """p = {array} + ((image * result_height + 2 * i) * result_width + 2 *
                             v = u + filters if u != spare and q != spare else spare"""
 
 
+def shares_of(filters: int, channels: int) -> int:
+    """Return in how many shares of a batch the gradient for a kernel is added up, apart, for any number of threads."""
+    return 4 if filters * channels <= 1 << 14 else 2  # the parts of a larger kernel take megabytes
+
+
 def slot_bytes(channels: int, filters: int, result: tuple[int, int]) -> int:
     """Return the bytes of scratch memory that a thread needs, for channels and filters in numbers."""
     down, across = ((size + 1) // 2 for size in result)
@@ -135,6 +138,6 @@ def group_of(result: tuple[int, int]) -> int:
 def winograd_loop() -> Callable[..., None] | None:
     """Return the compiled loop over a record; None without numba."""
     fields = "\n    ".join(f"{name} = r[{place}]" for place, name in enumerate(FIELDS))
-    numbers = {"rows": ROWS, "shares": SHARES, "fields": fields}
+    numbers = {"rows": ROWS, "fields": fields}
     places = {"result": _PIXELS.format(array="result"), "gradient": _PIXELS.format(array="second")}
     return load_loop(LOOP.format(**numbers, **places), "q", wide=True)

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from dsinga.base.errors import UserError
 from dsinga.ops.compiled.compiler import is_available
-from dsinga.ops.compiled.winograd import winograd_loop
+from dsinga.ops.compiled.winograd import shares_of, winograd_loop
 from dsinga.ops.layout import computes_in_blocks
 from dsinga.ops.onednn import kernel_gradient
 from dsinga.ops.onednn.library import Unsupported
@@ -62,6 +62,11 @@ def has_small_kernels(x: Shape, w: Shape, stride: Sizes, pad: Sizes, bias: bool 
     fits = len(x) == 4 and w[2:] == (3, 3) and stride == (1, 1) and max(pad) <= 2 and min(x[2:]) + 2 * min(pad) >= 10
     pays = fits and not (w[0] % 16 or w[1] % 16) and w[0] * w[1] <= 1 << 16
     return pays and is_available() and winograd_loop() is not None
+
+
+def has_small_kernels_and_few_threads(x: Shape, w: Shape, stride: Sizes, pad: Sizes) -> bool:
+    """Whether Winograd's loops pay for the gradient for kernels, which has few shares of a batch."""
+    return has_small_kernels(x, w, stride, pad) and thread_state.team.size <= shares_of(*w[:2])
 
 
 def fills_no_registers(rows: int, outputs: int, inputs: int) -> bool:
@@ -134,7 +139,7 @@ TABLE = (
         "EPYC with AVX-512, 2026-11-30: 0.54 to 0.8 of the time; resnet 0.77 of an iteration, with the gradients"),
     Choice("winograd-gradient", "convolution_grad_x", "brg_fwd:avx512_core+brgconv:avx512_core", has_small_kernels,
         "winograd.WinogradBackwardData", "EPYC with AVX-512, 2026-11-30: 0.54 to 0.8 of the time"),
-    Choice("winograd-kernel-gradient", "convolution_grad_w", "jit:avx512_core", has_small_kernels,
+    Choice("winograd-kernel-gradient", "convolution_grad_w", "jit:avx512_core", has_small_kernels_and_few_threads,
         "winograd.WinogradBackwardWeights", "EPYC with AVX-512, 2026-11-30: 0.51 to 0.85 of the time"),
     Choice("direct-gradient-with-strides", "convolution_grad_x", "brgconv_strided:avx512_core", is_of_images,
         "convolution.DirectBackwardData",

@@ -10,7 +10,7 @@ import numpy as np
 from dsinga.base import buffers
 from dsinga.base.buffers import address
 from dsinga.ops.compiled import winograd
-from dsinga.ops.compiled.winograd import ADD_UP, CONVOLVE, FIELDS, PACK, SHARES, UNPACK
+from dsinga.ops.compiled.winograd import ADD_UP, CONVOLVE, FIELDS, PACK, UNPACK
 from dsinga.ops.layout import output_sizes
 from dsinga.ops.onednn.library import dense, lib, strided
 from dsinga.ops.onednn.primitive import conversion
@@ -62,14 +62,14 @@ class _Kernel:
         small = is_small(operations, 4 * x[0] * (x[1] * x[2] * x[3] + w[0] * self.y[2] * self.y[3]))
         self.threads = thread_state.team.size if hasattr(lib, "GOMP_parallel") and not small else 1
 
-    def loop(self, task: int, x: Shape, y: Shape, pad: Sizes) -> _Loop:
-        """Make the loop for a convolution of x to y."""
+    def loop(self, task: int, x: Shape, y: Shape, pad: Sizes, count: int = 1) -> _Loop:
+        """Make the loop for a convolution of x to y, of which a thread takes ``count`` images at a time."""
         slot = winograd.slot_bytes(x[1], y[1], (y[2], y[3]))
         thread_state.scratchpad.reserve(slot * self.threads)
         return _Loop(
             *(self.threads,), task=task, slot=slot, images=x[0], height=x[2], width=x[3], channels=4 * x[1],
             filters=4 * y[1], above=pad[0], left=pad[1], result_height=y[2], result_width=y[3],
-            group=winograd.group_of((y[2], y[3])),
+            group=winograd.group_of((y[2], y[3])), count=count,
         )  # fmt: skip
 
 
@@ -91,12 +91,12 @@ class _Convolution(_Kernel):
         self._start, self._size = (8 * size, -size) if backward else (0, size)
         self._pack = _Loop(task=PACK, channels=size, step=self._size)
         source, result = (self.y, x) if backward else (x, self.y)
-        self._result = result
+        self._shape = result
         self._convolve = self.loop(CONVOLVE, source, result, tuple(2 - each for each in pad) if backward else pad)
         self._zeros = np.zeros(result[1], np.float32)
 
     def run(self, x: Array, w: Array, bias: Array | None = None) -> Array:
-        y = buffers.empty(self._result, channels_last=True)
+        y = buffers.empty(self._shape, channels_last=True)
         x, w, target, bias = plain((x, w, y, self._zeros if bias is None else bias))
         packed, scratch = thread_state.packed_weights.array, thread_state.scratchpad.array
         parts = address(packed) + TAPS * abs(self._size)
@@ -134,8 +134,9 @@ class WinogradBackwardWeights(_Kernel):
 
     def __init__(self, x: Shape, w: Shape, stride: Sizes, pad: Sizes):
         super().__init__(x, w, pad)
-        self._size, self._shares = 4 * w[0] * w[1], -(-x[0] // -(-x[0] // SHARES))
-        self._add_up = self.loop(ADD_UP, x, self.y, pad)
+        count = -(-x[0] // winograd.shares_of(*w[:2]))  # images of a share
+        self._size, self._shares = 4 * w[0] * w[1], -(-x[0] // count)
+        self._add_up = self.loop(ADD_UP, x, self.y, pad, count)
         self._unpack = _Loop(task=UNPACK, images=self._shares, channels=self._size)
         self._from_taps = conversion(_by_tap(w), dense(w))
         thread_state.packed_weights.reserve((TAPS + self._shares * PARTS) * self._size)
