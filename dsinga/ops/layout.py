@@ -9,17 +9,34 @@ from typing import Any
 
 import numpy as np
 
+from dsinga.base import buffers
 from dsinga.ops.types import Array, Sizes
 
 # The order of axes that puts the channels last, or back to the second place, by the number of axes.
 LAST = {4: (0, 2, 3, 1), 5: (0, 2, 3, 4, 1)}
 SECOND = {4: (0, 3, 1, 2), 5: (0, 4, 1, 2, 3)}
 BLOCK = 1 << 16  # numbers, whose temporary arrays stay in a core's cache
+CACHE_LINE, ALIASED = 64, 1024  # bytes; lines this far apart, or a multiple, share few sets of a core's first cache
 
 
 def contiguous(x: Array) -> Array:
     """Return x in C order, copied if necessary."""
-    return x if x.flags.c_contiguous else x.copy()
+    if x.flags.c_contiguous:
+        return x
+    is_aliased = type(x) is np.ndarray and x.size >= BLOCK and x.strides[-1] % ALIASED == 0 < min(x.strides)
+    return _transposed(x) if is_aliased else x.copy()
+
+
+def _transposed(x: Array) -> Array:
+    """Copy x with numbers of a row so far apart that they share few cache sets: first to rows that do not."""
+    order = sorted(range(x.ndim), key=lambda axis: -x.strides[axis])
+    rows = x.transpose(order)
+    *shape, width = rows.shape
+    apart = buffers.empty((*shape, width + CACHE_LINE // x.itemsize), dtype=x.dtype)[..., :width]
+    apart[...] = rows
+    result = buffers.empty(x.shape, dtype=x.dtype)
+    result[...] = apart.transpose([order.index(axis) for axis in range(x.ndim)])
+    return result
 
 
 def to_rows(x: Array) -> Array:

@@ -15,6 +15,7 @@ from dsinga.layers.interface.contract import MustUnroll, copy_name, make_layer
 from dsinga.layers.interface.declarations import Bfloat16, Cut
 from dsinga.layers.interface.layer import Array, Arrays, Gradients, Layer, Output, Shape
 from dsinga.ops import Ops
+from dsinga.ops.layout import contiguous
 from dsinga.ops.recorded_array import host_array
 from dsinga.ops.types import NotCapturable, Shaped, is_on_device
 
@@ -157,6 +158,7 @@ class _StepRows(NamedTuple):
         """Flatten (B, T, ...) and select the chosen rows."""
         if isinstance(array, Shaped):
             return replace(array, shape=(self.rows * self.steps, *array.shape[2:]))
+        array = contiguous(array) if array.ndim == 3 else array
         return self.choose(array.reshape(self.rows * self.steps, *array.shape[2:]))
 
     def repeat(self, array: Array) -> Array:

@@ -295,10 +295,13 @@ class Bf16Ops(Bf16Images):
             return dx if dx is None else cast(dx, x.dtype), dw, db
         x_rows, dy_rows = _rows(x), _rows(dy)
         left, right = (x_rows, dy_rows) if transpose else (dy_rows, x_rows)
-        count = max(1, min(4 * w.size // PART_BYTES, len(w) // PART_ROWS))
-        bounds = [len(w) * number // count for number in range(count + 1)]
-        gradient = FactoredGradient((left, right), w.shape, bounds, multiply)
-        dw = gradient if later and count > 1 else gradient.compute()
+        count = min(4 * w.size // PART_BYTES, len(w) // PART_ROWS)
+        if count > 1 and left.size + right.size < w.size:  # else the bound of the gradient would take longer
+            bounds = [len(w) * number // count for number in range(count + 1)]
+            dw = FactoredGradient((left, right), w.shape, bounds, multiply)
+            dw = dw if later else dw.compute()
+        else:
+            multiply(left.T, right, dw := buffers.empty(w.shape))
         dx = None
         if need_dx:
             dx = cast_contiguous(self.inner_product(dy_rows, w, None, not transpose), x.dtype)
