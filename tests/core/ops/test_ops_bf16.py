@@ -11,6 +11,7 @@ import pytest
 from hypothesis import example
 from hypothesis import strategies as st
 
+from dsinga.base import buffers
 from dsinga.ops import get_ops
 from dsinga.ops.types import BFLOAT16
 from dsinga.testing import kernel_formulas as formulas
