@@ -67,7 +67,7 @@ def configure(
     if needs_whole or not conf.compression.by_number:
         piece_bytes = None
     if piece_bytes is not None:
-        dense = {name for name, part in parts.items() if len(part.users) > 1 and name not in widths}
+        dense = {name for name, part in parts.items() if len(part.users) > 1 and name not in {*widths, *joined}}
         slices = cut_into_pieces(slices, piece_bytes // 4, dense)
     return WorkerConfig(
         run=run,
