@@ -52,14 +52,14 @@ def configure(
     served_parts = frozenset(sizes)
     widths = row_widths(opened.nets[Phase.kTrain], parts, updater)
     preferred = find_preferred_servers({name: parts[name] for name in sizes})
+    # Norms and compression are of each param; workers that update params keep each in an array of its own.
+    by_param = needs_whole or job.updater.clip_global_norm or conf.compression is not Compression.kNone
     joined: dict[str, tuple[str, ...]] = {}
-    if joins and not needs_whole and conf.compression is Compression.kNone and conf.update is UpdatePlace.kServer:
-        whole = nets[Phase.kTrain].whole.params
-        joined = join_small_params(
-            {name: parts[name] for name in sizes if name not in preferred and name not in widths}, whole, updater
-        )
+    if joins and not by_param and conf.update is UpdatePlace.kServer:
+        apart = {name: parts[name] for name in sizes if name not in preferred and name not in widths}
+        joined = join_small_params(apart, nets[Phase.kTrain].whole.params, updater)
         for first, members in joined.items():
-            sizes[first] = sum(sizes.pop(name) for name in members[1:]) + sizes[first]
+            sizes[first] += sum(sizes.pop(name) for name in members[1:])
     slices = slice_for_servers(
         sizes, topology.servers, topology.slicing, preferred, widths, needs_whole, topology.block_size,
         topology.block_rows, joined,
@@ -67,7 +67,7 @@ def configure(
     if needs_whole or not conf.compression.by_number:
         piece_bytes = None
     if piece_bytes is not None:
-        dense = {name for name, part in parts.items() if len(part.users) > 1 and name not in widths}
+        dense = {name for name, part in parts.items() if len(part.users) > 1 and name not in {*widths, *joined}}
         slices = cut_into_pieces(slices, piece_bytes // 4, dense)
     return WorkerConfig(
         run=run,

@@ -111,6 +111,7 @@ def _joined(config: WorkerConfig, slices: Mapping[int, np.ndarray], replicas: Ma
             if slice_.param not in parts:
                 parts[slice_.param] = np.zeros(shape, np.float32)
             parts[slice_.param].reshape(-1)[slice_.start : slice_.stop] = slices[slice_.id]
+    parts = {name: parts[name] for name in config.parts if name in parts}  # in the order of slices that join none
     parts.update(replicas)
     shapes = {config.parts[name].param: config.params[name].shape for name in parts}
     return join_params(config.parts, parts, shapes)
