@@ -21,7 +21,7 @@ from dsinga.base.redaction import redact
 from dsinga.data.filesystem import exists, is_file, is_references
 from dsinga.data.locations import join
 from dsinga.data.stores.checked_files import ReadingStore
-from dsinga.data.stores.chunk_files import axis_parts, location_of
+from dsinga.data.stores.chunk_files import ENTRY_BYTES, NOT_STORED, axis_parts, location_of, shard_index_begin
 from dsinga.data.stores.store_faults import check_array
 
 logger = logging.getLogger(__name__)
@@ -96,19 +96,14 @@ def _runs(points: slice | np.ndarray, chunk: int) -> list[tuple[int, slice]]:
 
 def _lacking(array: zarr.Array, key: str, sizes: Sequence[int]) -> np.ndarray | None:
     """Return the chunks that a shard's index calls missing, as booleans; None for unknown encodings."""
-    sharding: Any = array.metadata.codecs[0]  # type: ignore[union-attr]
-    codecs = [codec.to_dict() for codec in sharding.index_codecs]
-    is_plain = codecs[0].get("configuration", {}).get("endian") == "little"
-    if not is_plain or [codec["name"] for codec in codecs] not in (["bytes"], ["bytes", "crc32c"]):
+    begin = shard_index_begin(array)
+    if begin is None:
         return None
-    entries = 16 * math.prod(sizes)
-    size = entries + 4 * (len(codecs) - 1)
-    where = sharding.index_location
-    is_first = getattr(where, "value", where) == "start"  # zarr 3.4 has a text, older ones a member of an enum
-    part = RangeByteRequest(0, size) if is_first else SuffixByteRequest(size)
+    size = ENTRY_BYTES * math.prod(sizes)
+    part = SuffixByteRequest(-begin) if begin else RangeByteRequest(0, size)
     index: Any = sync(array.store.get(key, default_buffer_prototype(), part))
-    numbers = np.frombuffer(index.to_bytes()[:entries], "<u8").reshape(*sizes, 2)
-    lacks: np.ndarray = (numbers == np.iinfo(np.uint64).max).all(axis=-1)
+    numbers = np.frombuffer(index.to_bytes()[:size], "<u8").reshape(*sizes, 2)
+    lacks: np.ndarray = (numbers == NOT_STORED).all(axis=-1)
     return lacks
 
 

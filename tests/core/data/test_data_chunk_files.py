@@ -21,13 +21,15 @@ PLAIN: list[dict[str, Any]] = [
     {"zarr_format": 3, "compressors": BloscCodec(cname="lz4"), "chunks": (4, 6, 5)},
     {"zarr_format": 3, "compressors": ZstdCodec(checksum=True), "dtype": "float64"},
     {"zarr_format": 3, "compressors": GzipCodec(), "dtype": "uint8"},
+    {"zarr_format": 3, "shards": (8, 6, 5)},
+    {"zarr_format": 3, "shards": {"shape": (8, 6, 10), "index_location": "start"}, "compressors": BloscCodec()},
 ]
 OTHERS: list[dict[str, Any]] = [
     {"zarr_format": 2, "order": "F"},
     {"zarr_format": 2, "dtype": ">f4"},
     {"zarr_format": 2, "filters": [numcodecs.Delta("<f4")]},
     {"zarr_format": 3, "compressors": [ZstdCodec(), Crc32cCodec()]},
-    {"zarr_format": 3, "shards": (8, 6, 5)},
+    {"zarr_format": 3, "shards": (8, 6, 5), "compressors": None},
 ]
 
 

@@ -43,6 +43,7 @@ class StepFields:
             for (end, first, last), total in zip(self._ends, blocks.counts, strict=True)
             if end is not axis
         )
+        self._most_points = 2 * blocks.step_windows * axis.stride
         self._begins = part.reader.chunk_begins(axis.name)
         layout = blocks.layout
         roles = {"input": (False,), "target": (True,)}.get(role, (False, True))
@@ -52,7 +53,11 @@ class StepFields:
             for other in ((*layout.targets, layout.weights) if is_target else layout.inputs)
             if other is not None and other.name == part.name
         ]
-        self._leaves = blocks.all_bytes > cache.chunks.limit  # whether a field leaves the cache in each epoch
+
+    @property
+    def _leaves(self) -> bool:
+        """Whether each field leaves the cache in an epoch, because not all fit."""
+        return self._blocks.all_bytes > self._cache.chunks.limit
 
     def run_of(self, step: int) -> tuple[int, int]:
         """Return the points [low, high) read together with ``step``: its chunk.
@@ -65,9 +70,7 @@ class StepFields:
             return step, step + 1
         chunk = bisect_right(begins, step)
         low, high = int(begins[chunk - 1]), int(begins[chunk]) if chunk < len(begins) else axis.length
-        if high - low == 1 or not self._leaves:
-            return low, high
-        if high - low > 2 * self._blocks.step_windows * axis.stride:
+        if high - low > self._most_points and self._leaves:
             first, last = next(end[1:] for end in self._ends if end[0] is axis)
             ends = (step, step + 1, *axis.input_range(first, last), *axis.target_range(first, last))
             low, high = max(low, min(ends)), min(high, max(ends))
@@ -79,6 +82,7 @@ class StepFields:
         The points lie in one ``run`` (:meth:`run_of`), which is read if one is missing.
         """
         cache, chunks, unread, key = self._cache, self._cache.chunks, self._cache.unread, self._key
+        leaves = self._leaves
         with cache.lock_of(key(run[0])):
             fields: dict[int, Any] = {step: chunks.find(key(step)) for step in counts}
             is_finite = {step: key(step) not in cache.nonfinite for step in counts}
@@ -87,13 +91,13 @@ class StepFields:
                 for step in range(*run):
                     if uses := self._uses(step):
                         unread.setdefault(key(step), uses)
-            for step, count in counts.items() if self._leaves else ():
+            for step, count in counts.items() if leaves else ():
                 left = (unread.pop(key(step), 0) or self._uses(step)) - count
                 if left > 0:
                     unread[key(step)] = left
             if missing:
                 self._read_run(run, missing, fields, is_finite)
-            for step in counts if self._leaves else ():
+            for step in counts if leaves else ():
                 if key(step) not in unread:
                     chunks.drop_first(key(step)) if self._part.reader.is_remote else chunks.drop(key(step))
         return {

@@ -21,6 +21,7 @@ from dsinga.data.stores.chunk_files import in_threads
 
 SAMPLE_BYTES = 16 << 20
 FILTERED_BYTES = 16 << 20  # of windows; their shares of NaN are counted at once
+MOST_FIELDS = 256  # variables of blocks, whose places are known
 SMALL_WINDOW = 32  # numbers of a variable in a window: up to it, all windows of a block are cut at once
 
 # The copy of a point of a window: its cut, where it goes, the window's index in the cut, and the point.
@@ -42,6 +43,7 @@ class WindowColumn(Column):
         layout = blocks.layout
         self.blocks, self.cache, self.numbers, self.is_target = blocks, cache, numbers, is_target
         self.location = location
+        self._fields: dict[tuple[ChannelGroup, int], StepFields] = {}  # by variable and block
         self.parts = layout.targets if is_target else layout.inputs
         length = len(blocks) if numbers is None else len(numbers)
         share = length / len(blocks)
@@ -135,18 +137,29 @@ class WindowColumn(Column):
         """
         axis: Any = self.blocks.step_axis
         column, place = part.dims.index(axis.name), field_dims(part).index(axis.name) + 1
-        fields: dict[int, StepFields] = {}  # by block
         copies: dict[tuple[int, tuple[int, int]], list[_StepCopy]] = {}
         for number in range(part.sizes[column]):
             points[:, column] += number > 0
             cut = _Cut(part, points.copy(), axis.name)
             channels = out[(slice(None),) * place + (slice(number, number + 1),)]
             for index, (block, step) in enumerate(zip(block_numbers.tolist(), points[:, column].tolist(), strict=True)):
-                if block not in fields:
-                    fields[block] = StepFields(self.cache, part, self.blocks, block, self.is_target)
-                run = fields[block].run_of(step)
+                run = self._step_fields(part, block).run_of(step)
                 copies.setdefault((block, run), []).append((cut, channels, index, step))
-        return [partial(_copy_run, fields[block], run, order, several) for (block, run), several in copies.items()]
+        return [
+            partial(_copy_run, self._step_fields(part, block), run, order, several)
+            for (block, run), several in copies.items()
+        ]
+
+    def _step_fields(self, part: ChannelGroup, block: int) -> StepFields:
+        fields = self._fields.get((part, block))
+        if fields is None:
+            if len(self._fields) == MOST_FIELDS:
+                self._fields.clear()
+            fields = self._fields[part, block] = StepFields(self.cache, part, self.blocks, block, self.is_target)
+        return fields
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "_fields": {}}
 
     def _mask(self, out: np.ndarray, is_finite: bool) -> None:
         """Fill NaN of masked inputs, and write the channels that mark valid numbers."""
