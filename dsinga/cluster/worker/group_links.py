@@ -116,18 +116,19 @@ def open_links(number: int, process: int, gather: Gather) -> GroupLinks | None:
         offer = np.frombuffer(OFFER.pack(number, process if listener else 0, name, token), np.uint8)
         offers = [OFFER.unpack(row.tobytes()) for row in gather("offers", offer[None])]
         are_processes = len({process for _, process, _, _ in offers} - {0}) == len(offers) > 1
+        if listener is None or not are_processes:  # one without a listener has told the others
+            return None
         connections: dict[int, socket.socket] = {}
 
         def all_have(count: int, key: str) -> bool:
             """Whether all workers have their connections, this one ``count`` of them."""
             return bool(np.all(gather(key, np.array([len(connections) == count]))))
 
-        for other, _, other_name, other_token in offers if are_processes else ():
+        for other, _, other_name, other_token in offers:
             if other < number:
                 with suppress(OSError):
                     connections[other] = _connect(other_name, HELLO.pack(other_token, number), opened)
-        lower = sum(offer[0] < number for offer in offers)
-        if not all_have(lower, "connected") or not are_processes or listener is None:
+        if not all_have(sum(offer[0] < number for offer in offers), "connected"):
             return None
         higher = {offer[0] for offer in offers if offer[0] > number}
         with suppress(OSError):  # all others have connected, so that nothing here waits
