@@ -207,7 +207,6 @@ def configure_run(
         overlap=read_setting("overlap"),
         timeout=read_setting("timeout"),
         piece_bytes=slicing.PIECE_BYTES if on_several_hosts(placement.addresses) else None,
-        joins=topology.groups == topology.server_groups == 1 and placement.on_cores,
     )
     if not fitted:
         warn_of_memory(job, opened, config, client, placement)

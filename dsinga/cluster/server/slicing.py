@@ -24,8 +24,7 @@ PIECE_BYTES = 1 << 21
 class Slice(NamedTuple):
     """Elements ``start`` to ``stop`` of the flattened param ``param``, served by ``server``; ``id`` numbers all slices.
 
-    ``width`` is the length of its rows if its gradient may be sparse rows, else 0. A slice that joins small params has
-    all elements of its ``members``, the first of which is ``param``.
+    ``width`` is the length of its rows if its gradient may be sparse rows, else 0.
     """
 
     id: int
@@ -34,20 +33,14 @@ class Slice(NamedTuple):
     stop: int
     server: int
     width: int = 0
-    members: tuple[str, ...] = ()
 
     @property
     def size(self) -> int:
         """The number of elements."""
         return self.stop - self.start
 
-    @property
-    def params(self) -> tuple[str, ...]:
-        """The params that have elements in this slice."""
-        return self.members or (self.param,)
-
     def __str__(self) -> str:
-        return "+".join(self.members) or f"{self.param}[{self.start}:{self.stop}]"
+        return f"{self.param}[{self.start}:{self.stop}]"
 
 
 def slice_for_servers(
@@ -59,11 +52,9 @@ def slice_for_servers(
     whole: bool = False,
     block_size: int | None = None,
     block_rows: int | None = None,
-    joined: Mapping[str, tuple[str, ...]] | None = None,
 ) -> list[Slice]:
     """Cut params into slices for the servers of one server group.
 
-    ``joined`` are the params that become one slice with the first of them, which has the size of all.
     ``preferred`` params are not cut, and get the server near their only user. ``widths`` are row lengths of params with
     gradients that may be sparse rows; these are cut only between rows. ``whole`` cuts no param. The default of
     ``block_size``, the elements of a kBlock block, is PaddlePaddle's formula, and the default of ``block_rows`` as many
@@ -77,8 +68,8 @@ def slice_for_servers(
     preferred = preferred or {}
     assert all(param in sizes and 0 <= server < servers for param, server in preferred.items()), preferred
     others = {param: size for param, size in sizes.items() if param not in preferred}
-    widths, joined = widths or {}, joined or {}
-    units = others if whole else {**widths, **{param: sizes[param] for param in joined}}
+    widths = widths or {}
+    units = others if whole else widths
     if method is SlicingMethod.kBlock:
         cuts = _deal_blocks(others, servers, units, block_size, None if whole else block_rows)
     else:
@@ -87,8 +78,7 @@ def slice_for_servers(
     for param, size in sizes.items():
         start = 0
         for length, server in [(size, preferred[param])] if param in preferred else cuts[param]:
-            id, stop, width, members = len(slices), start + length, widths.get(param, 0), joined.get(param, ())
-            slices.append(Slice(id, param, start, stop, server, width, members))
+            slices.append(Slice(len(slices), param, start, start + length, server, widths.get(param, 0)))
             start += length
     return slices
 

@@ -42,7 +42,7 @@ class BucketExchange:
         codec: Codec | None, meter: Meter, wait: Wait, priority: int = URGENT,
     ):  # fmt: skip
         self.server, self.slices = bucket
-        self._homes = {slice_.id: homes[slice_.param].carrier for slice_ in self.slices}
+        self._homes = {slice_.id: homes[slice_.param] for slice_ in self.slices}
         self._replicated = isinstance(homes[self.slices[0].param], ReplicatedHome)
         self._client, self._codec = client, codec
         self._at_once = options.pull is PullTime.kAtOnce

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
-from dsinga.base.registry import is_user_code
 from dsinga.cluster.server import cut_into_pieces, slice_for_servers
-from dsinga.cluster.server.slicing import MIN_BUCKET_BYTES
 from dsinga.cluster.worker.config import WorkerConfig
 from dsinga.cluster.worker.exchange_options import ExchangeOptions
 from dsinga.cutting.cluster_topology import Topology
@@ -15,7 +13,7 @@ from dsinga.cutting.partitioned import ParamPart, PartitionedNet
 from dsinga.cutting.phases import check_whole
 from dsinga.job import ClusterConf, Compression, Job, Phase, UpdatePlace
 from dsinga.job.enums import PRECISIONS
-from dsinga.net import NeuralNet, Param
+from dsinga.net import NeuralNet
 from dsinga.passes.opened_job import OpenedJob
 from dsinga.passes.predictor import EvaluationPass
 from dsinga.training import Updater, algorithm, create_updater
@@ -30,15 +28,14 @@ def configure(
     job: Job, topology: Topology, opened: OpenedJob, nets: Mapping[Phase, PartitionedNet], updater: Updater, *,
     passes: Mapping[Phase, Sequence[EvaluationPass]] | None = None, run: str, served: bool = True,
     find_preferred_servers: FindPreferredServers = lambda parts: {}, overlap: bool = True, timeout: float = 300.0,
-    piece_bytes: int | None = None, joins: bool = False,
+    piece_bytes: int | None = None,
 ) -> WorkerConfig:  # fmt: skip
     """Decide which params each worker has and how servers slice them; return the configuration of the workers.
 
     ``nets`` are cut for the workers of a group; ``passes`` are the passes over all records, of phases that are
     evaluated over them. Without ``served`` the only worker keeps all params. ``find_preferred_servers`` chooses servers
     for parts that should stay whole. ``piece_bytes`` is the size of the pieces of params between hosts; sums over whole
-    slices, as for ``clip_norm`` and compression by kOneBit and kTopK, leave them whole. With ``joins``, small params
-    that are updated alike are one slice; their bits are the same.
+    slices, as for ``clip_norm`` and compression by kOneBit and kTopK, leave them whole.
     """
     conf, average = job.cluster or ClusterConf(), job.updater.ema_conf
     if average is not None and topology.mean is not None and topology.server_groups > 1:
@@ -49,25 +46,16 @@ def configure(
     has_any_servers = topology.threads is not None and bool(job.updater.clip_global_norm)
     needs_whole = updater.needs_whole_params or outer_needs_whole_params(topology) or has_any_servers
     sizes = {name: math.prod(part.shape) for name, part in parts.items() if served and not part.gathered}
-    served_parts = frozenset(sizes)
     widths = row_widths(opened.nets[Phase.kTrain], parts, updater)
     preferred = find_preferred_servers({name: parts[name] for name in sizes})
-    # Norms and compression are of each param; workers that update params keep each in an array of its own.
-    by_param = needs_whole or job.updater.clip_global_norm or conf.compression is not Compression.kNone
-    joined: dict[str, tuple[str, ...]] = {}
-    if joins and not by_param and conf.update is UpdatePlace.kServer:
-        apart = {name: parts[name] for name in sizes if name not in preferred and name not in widths}
-        joined = join_small_params(apart, nets[Phase.kTrain].whole.params, updater)
-        for first, members in joined.items():
-            sizes[first] += sum(sizes.pop(name) for name in members[1:])
     slices = slice_for_servers(
         sizes, topology.servers, topology.slicing, preferred, widths, needs_whole, topology.block_size,
-        topology.block_rows, joined,
+        topology.block_rows,
     )  # fmt: skip
     if needs_whole or not conf.compression.by_number:
         piece_bytes = None
     if piece_bytes is not None:
-        dense = {name for name, part in parts.items() if len(part.users) > 1 and name not in {*widths, *joined}}
+        dense = {name for name, part in parts.items() if len(part.users) > 1 and name not in widths}
         slices = cut_into_pieces(slices, piece_bytes // 4, dense)
     return WorkerConfig(
         run=run,
@@ -82,33 +70,13 @@ def configure(
         updater=updater,
         outer_average=average,
         slices=slices,
-        replicated=frozenset(parts if conf.update is UpdatePlace.kWorker else parts.keys() - served_parts),
+        replicated=frozenset(parts if conf.update is UpdatePlace.kWorker else parts.keys() - sizes.keys()),
         options=ExchangeOptions(conf.pull, overlap, conf.compression, conf.topk_share, timeout, piece_bytes),
         skip_bad_batches=job.skip_bad_batches,
         precision=PRECISIONS[job.precision],
         blocks_at_once=job.blocks_at_once,
         joins_blocks=topology.threads is not None and conf.compression is Compression.kNone,
     )
-
-
-def join_small_params(
-    parts: Mapping[str, ParamPart], whole: Mapping[str, Param], updater: Updater
-) -> dict[str, tuple[str, ...]]:
-    """Choose small params that are one slice, because they have the same users and are updated alike, by the first."""
-    open_groups: dict[Hashable, list[str]] = {}
-    groups: list[list[str]] = []
-    sizes = {name: 4 * math.prod(part.shape) for name, part in parts.items()}
-    for name, part in parts.items():
-        param, rule = whole[part.param], updater.of(part.param, whole[part.param].shape)
-        if sizes[name] > MIN_BUCKET_BYTES // 2 or param.static or is_user_code(rule):
-            continue
-        alike = part.users, param.trainable, param.lr_scale, param.wd_scale, param.first_step, id(rule)
-        group = open_groups.get(alike)
-        if group is None or sum(sizes[member] for member in group) + sizes[name] > MIN_BUCKET_BYTES:
-            group = open_groups[alike] = []
-            groups.append(group)
-        group.append(name)
-    return {group[0]: tuple(group) for group in groups if len(group) > 1}
 
 
 def outer_needs_whole_params(topology: Topology) -> bool:

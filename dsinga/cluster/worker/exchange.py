@@ -17,16 +17,7 @@ from dsinga.cluster.worker.bucket_exchange import BucketExchange, Wait
 from dsinga.cluster.worker.exchange_options import ExchangeOptions, Meter
 from dsinga.cluster.worker.global_clipping import GlobalClipping
 from dsinga.cluster.worker.group_links import MOST_BYTES, GroupLinks, open_links
-from dsinga.cluster.worker.param_homes import (
-    CachedRowsHome,
-    DeviceHome,
-    JoinedHome,
-    MemberHome,
-    ParamHome,
-    ReplicatedHome,
-    ServedHome,
-    Shape,
-)
+from dsinga.cluster.worker.param_homes import CachedRowsHome, DeviceHome, ParamHome, ReplicatedHome, ServedHome, Shape
 from dsinga.cluster.worker.server_client import ServerClient
 from dsinga.job import PullTime
 from dsinga.ops import Array, Ops, SparseRows
@@ -62,7 +53,7 @@ class Exchange(Mapping[str, Array]):
         self._bucket_of: dict[int, BucketExchange] = {}
         self._wait = Wait(options.timeout)
         codec = options.codec()
-        slices = {home.name: [each for each in home.slices if each.param == home.name] for home in homes}
+        slices = {home.name: home.slices for home in homes}
         places = {name: place for place, name in enumerate(self._homes, URGENT + 1)}
         limit = options.bucket_bytes
         if limit is None and not any(client.crosses_process for client in clients.values()):
@@ -276,15 +267,11 @@ def param_homes(
     """
     slices_of: dict[str, list[Slice]] = {name: [] for name in shapes}
     for slice_ in slices:
-        for name in slice_.params:
-            slices_of[name].append(slice_)
-    carriers = {slice_.id: JoinedHome(slice_, shapes) for slice_ in slices if slice_.members}
+        slices_of[slice_.param].append(slice_)
     homes: list[ParamHome] = []
     for name, shape in shapes.items():
         param_slices, share = slices_of[name], (lasting or {}).get(name)
-        if param_slices and param_slices[0].members:
-            homes.append(MemberHome(name, shape, carriers[param_slices[0].id], share))
-        elif replicas is not None and name in replicas.params:
+        if replicas is not None and name in replicas.params:
             homes.append(ReplicatedHome(name, shape, param_slices, replicas, share))
         elif ops is not None:
             homes.append(DeviceHome(name, shape, param_slices, share, ops))

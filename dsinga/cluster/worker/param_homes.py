@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import itertools
-import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from dsinga.base import buffers
 from dsinga.base.buffers import address
 from dsinga.cluster.server import Slice
 from dsinga.ops import Array, Ops, SparseRows
@@ -48,11 +45,6 @@ class ParamHome(ABC):
     def is_lasting(self) -> bool:
         """Whether the param is state that is replaced, not trained."""
         return self.lasting_share is not None
-
-    @property
-    def carrier(self) -> ParamHome:
-        """The home that stores what arrives for the param's slices."""
-        return self
 
     def value(self) -> Array:
         """Return the value of the present step, once all its slices have arrived."""
@@ -138,70 +130,6 @@ class ServedHome(ParamHome):
         """Forget all values."""
         super().forget()
         self._value = None
-
-
-class JoinedHome(ServedHome):
-    """Several small params that are one slice: their joined values and gradients, in the memory of one array each."""
-
-    def __init__(self, slice_: Slice, shapes: Mapping[str, Shape]):
-        super().__init__(slice_.param, (slice_.size,), [slice_])
-        starts = itertools.accumulate((math.prod(shapes[name]) for name in slice_.members), initial=0)
-        self.places = {
-            name: slice(*ends) for name, ends in zip(slice_.members, itertools.pairwise(starts), strict=True)
-        }
-        self.members: list[MemberHome] = []
-        self._gradient: np.ndarray | None = None
-        self._missing = 0
-
-    def add(self, name: str, gradient: Array) -> np.ndarray | None:
-        """Add a member's gradient, flat; return the joined gradient when it is complete."""
-        if self._gradient is None:
-            self._gradient, self._missing = buffers.empty(self.shape), len(self.places)
-        self._gradient[self.places[name]] = gradient
-        self._missing -= 1
-        if self._missing:
-            return None
-        joined, self._gradient = self._gradient, None
-        return joined
-
-    def pushed(self, slice_: Slice) -> None:
-        """Forget the members' values after their gradients were sent."""
-        super().pushed(slice_)
-        for member in self.members:
-            member.cached = None
-
-
-class MemberHome(ParamHome):
-    """A small param that is a part of a joined slice."""
-
-    def __init__(self, name: str, shape: Shape, joined: JoinedHome, lasting_share: float | None = None):
-        super().__init__(name, shape, joined.slices, lasting_share)
-        self._joined = joined
-        joined.members.append(self)
-
-    @property
-    def carrier(self) -> ParamHome:
-        """The home of the joined slice."""
-        return self._joined
-
-    def _assemble(self) -> Array:
-        return self._joined.value()[self._joined.places[self.name]]
-
-    def split(self, gradient: Array | SparseRows) -> Iterator[tuple[Slice, Array | SparseRows]]:
-        """Yield the joined slice with its gradient if this member's is the last missing one."""
-        dense = gradient.dense() if isinstance(gradient, SparseRows) else gradient
-        joined = self._joined.add(self.name, dense.reshape(-1))
-        if joined is not None:
-            yield self.slices[0], joined
-
-    def arrived(self, slice_: Slice, array: Array | SparseRows, step: int) -> None:
-        """Store the value of the joined slice."""
-        self._joined.arrived(slice_, array, step)
-
-    def forget(self) -> None:
-        """Forget the values of all members."""
-        super().forget()
-        self._joined.forget()
 
 
 class DeviceHome(ParamHome):

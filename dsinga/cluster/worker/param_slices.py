@@ -46,7 +46,7 @@ def sliced_values(
     Slices may be views of the same array, but do not overlap.
     """
     parts = split_params(config.parts, values)
-    slices = {slice_.id: _slice(parts, slice_) for slice_ in config.slices}
+    slices = {slice_.id: _slice(parts[slice_.param], slice_) for slice_ in config.slices}
     if state is None:
         return slices, None
     history: dict[int, ParamArrays] = {slice_.id: {} for slice_ in config.slices}
@@ -54,8 +54,8 @@ def sliced_values(
         parts_of_slot = {name: part for name, part in config.parts.items() if part.param in wholes}
         parts = split_params(parts_of_slot, wholes)
         for slice_ in config.slices:
-            if parts.keys() >= {*slice_.params}:
-                history[slice_.id][slot] = _slice(parts, slice_)
+            if slice_.param in parts:
+                history[slice_.id][slot] = _slice(parts[slice_.param], slice_)
     return slices, history
 
 
@@ -96,13 +96,7 @@ def whole_values(
 def _joined(config: WorkerConfig, slices: Mapping[int, np.ndarray], replicas: Mapping[str, np.ndarray]) -> ParamArrays:
     parts: ParamArrays = {}
     for slice_ in config.slices:
-        if slice_.id in slices and slice_.members:
-            start = 0
-            for name in slice_.members:
-                shape = config.parts[name].shape
-                parts[name] = slices[slice_.id][start : start + math.prod(shape)].reshape(shape).copy()
-                start += parts[name].size
-        elif slice_.id in slices:
+        if slice_.id in slices:
             shape = config.parts[slice_.param].shape
             if slice_.size == math.prod(shape):
                 # The server's copy, copied once more if it came through a socket and is read-only.
@@ -111,7 +105,6 @@ def _joined(config: WorkerConfig, slices: Mapping[int, np.ndarray], replicas: Ma
             if slice_.param not in parts:
                 parts[slice_.param] = np.zeros(shape, np.float32)
             parts[slice_.param].reshape(-1)[slice_.start : slice_.stop] = slices[slice_.id]
-    parts = {name: parts[name] for name in config.parts if name in parts}  # in the order of slices that join none
     parts.update(replicas)
     shapes = {config.parts[name].param: config.params[name].shape for name in parts}
     return join_params(config.parts, parts, shapes)
@@ -125,10 +118,8 @@ def _by_slot(state: Mapping[str, ParamArrays]) -> dict[str, ParamArrays]:
     return by_slot
 
 
-def _slice(parts: ParamArrays, slice_: Slice) -> np.ndarray:
-    if slice_.members:
-        return np.concatenate([parts[name].reshape(-1) for name in slice_.members])
-    return parts[slice_.param].reshape(-1)[slice_.start : slice_.stop]
+def _slice(array: np.ndarray, slice_: Slice) -> np.ndarray:
+    return array.reshape(-1)[slice_.start : slice_.stop]
 
 
 OWN_SLOTS = (RESIDUAL, IN_FLIGHT)  # the slots of averaging that each group has for itself

@@ -50,9 +50,7 @@ def open_send_buffer(
     Returns None if no gradient needs it: sparse rows, and gradients smaller than the pool's arrays, are always copied.
     """
     shared = {server for server, transport in transports.items() if isinstance(transport, SharedMemoryTransport)}
-    params = dict.fromkeys(
-        slice_.param for slice_ in slices if slice_.server in shared and not (slice_.width or slice_.members)
-    )
+    params = dict.fromkeys(slice_.param for slice_ in slices if slice_.server in shared and not slice_.width)
     nbytes = [size for param in params if (size := 4 * prod(shapes[param])) >= buffers.SMALLEST]
     if not nbytes:
         return None

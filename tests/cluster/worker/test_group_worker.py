@@ -12,10 +12,8 @@ from dsinga.api import train
 from dsinga.base.registry import register
 from dsinga.cluster.placing.prepare import prepare_run
 from dsinga.job import AlgConf, Compression, Job, loads
-from dsinga.job.reader import with_fields
 from dsinga.training import bp
 from tests.support.small_job import JOB, assert_close, assert_same, place_layers, with_topology
-from tests.support.train_in_threads import train_in_threads
 
 STEPS = 20
 BELOW_LOSS = ("conv", "relu", "norm", "pool", "drop", "ip")
@@ -73,19 +71,6 @@ def test_a_part_with_a_sole_user_stays_with_its_server(stores: Path, processes: 
     for part in range(3):
         assert prepared.config.parts[f"w2@{part}"].users == (part,)
         assert homes[f"w2@{part}"] == prepared.placement.workers[0][part]
-
-
-@pytest.mark.parametrize("updater", ["kSGD", "kAdam"])
-def test_small_params_are_one_slice_with_the_bits_of_slices_apart(stores: Path, threads: Client, updater: str) -> None:
-    """Without a cluster, the workers of the test have a slice for each param."""
-    job = with_fields(small(stores, "batch", 3, 2), {"updater.type": updater})
-    with prepare_run(job, threads, [str(stores)]) as prepared:
-        params = [slice_.params for slice_ in prepared.config.slices]
-    assert params == [("w1", "b1", "norm_scale", "norm_bias", "w2"), ("norm_mean", "norm_variance"), ("b2",)]
-    joined = train(job, threads, progress=False).params
-    apart = train_in_threads(job, [str(stores)]).params
-    assert_same(joined, apart)
-    assert list(joined) == list(apart)
 
 
 def test_a_wait_at_a_bridge_ends_and_says_what_it_waited_for(stores: Path, threads: Client) -> None:
