@@ -15,7 +15,7 @@ from dsinga.job.component import Settings, setting
 from dsinga.job.limits import Count
 from dsinga.layers.interface.checks import shape_text
 from dsinga.layers.interface.context import Columns, Context, RecordInfo, Records
-from dsinga.layers.interface.declarations import Connection, Cut, SourceKind
+from dsinga.layers.interface.declarations import Connection, Cut, Keeps, SourceKind
 from dsinga.layers.interface.layer import Arrays, Gradients, Layer, Output, Shape
 from dsinga.layers.interface.region import Region
 from dsinga.ops import AsyncCopy, Ops
@@ -219,6 +219,7 @@ class Dummy(Layer):
 
     settings: Conf
     cut = Cut(Connection.kOneToOne, by_space=True)
+    keeps = Keeps(sources=0, feature=False)
 
     def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
         super().__init__(conf, source_shapes, info)

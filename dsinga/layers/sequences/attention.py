@@ -196,9 +196,9 @@ class Attention(AttentionLayer):
         return [grad if need else None for grad, need in zip(grads, needs, strict=True)], tuple(dscore)
 
     def _gradient_by_products(self, output: Output, grad: Any, ctx: Context) -> tuple[Any, Any, Any]:
-        factors, visible, workspace = output.saved
+        (query, keys, values), visible, workspace = output.saved
         dquery, dkeys, dvalues = ctx.ops.attention_grad(
-            *factors, output.feature, workspace, grad, self.heads, self.factor, visible
+            query, keys, values, output.feature, workspace, grad, self.heads, self.factor, visible
         )
         if self.settings.rotary:
             dquery, dkeys = (rotate(x, self.heads, ctx.ops, back=True) for x in (dquery, dkeys))
