@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from dsinga.base.errors import UserError
 from dsinga.base.version import __version__
-from dsinga.cluster.preflight.worker_report import versions
+from dsinga.cluster.preflight.worker_report import ONEDNN_AND_NUMBA, versions
 from dsinga.ops import get_ops
 
 _log = logging.getLogger(__name__)
@@ -168,10 +168,11 @@ def _kernel_differences(reports: Mapping[str, Mapping[str, Any]]) -> Iterator[st
     if len(by_kernels) > 1:
         named = min(by_kernels, key=lambda name: (name != "numpy", len(by_kernels[name])))
         others = " and ".join(sorted(by_kernels.keys() - {named}))
+        remedy = "DSINGA_COMPILED=0" if by_kernels.keys() <= {"onednn", ONEDNN_AND_NUMBA} else "DSINGA_OPS=numpy"
         yield (
             f"{sentence(by_kernels[named], f'computes with {named}')}, others with {others}: the run is as slow as "
             f"the slowest of them, and its last bits depend on where its workers are placed"
-            f"{f' ({reason})' if reason else ''}; DSINGA_OPS=numpy in the environment of all gives the same bits"
+            f"{f' ({reason})' if reason else ''}; {remedy} in the environment of all gives the same bits"
         )
     elif reason and _driver_has_onednn():
         slow = by_kernels["numpy"]

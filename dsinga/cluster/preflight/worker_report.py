@@ -16,6 +16,7 @@ from typing import Any
 
 # What a run imports first on a Dask worker: a missing dependency shows here.
 MODULES = ("dsinga.cluster.on_workers.tasks", "dsinga.cluster.on_workers.server_actor")
+ONEDNN_AND_NUMBA = "onednn with numba"  # where numba's loops take the place of kernels with other last bits
 # Packages that compute, or with objects that travel between processes.
 PACKAGES = ("dask", "distributed", "cloudpickle", "msgpack", "tornado", "toolz", "numpy", "zarr")
 
@@ -33,8 +34,8 @@ def report(
 
     Returns:
         ``python`` (the version), ``executable``, ``packages`` (versions by name), ``dsinga`` (the version, or None) and
-        ``kernels`` (the backend's name). Troubles in words, or "": ``import`` (why dsinga cannot be imported),
-        ``no_kernels``, ``no_onednn``, ``no_bf16``, and ``objects`` and ``stores`` by name. If dsinga is missing or
+        ``kernels`` (the backend's name, or ONEDNN_AND_NUMBA). Troubles in words, or "": ``import`` (why dsinga cannot be
+        imported), ``no_kernels``, ``no_onednn``, ``no_bf16``, and ``objects`` and ``stores`` by name. If dsinga is missing or
         another version, only the existence of stores with local paths is checked.
     """
     answer: dict[str, Any] = {
@@ -105,6 +106,8 @@ def _kernels() -> dict[str, str]:
     except Exception as error:
         return {"no_kernels": str(error)}
     answer = {"kernels": kernels.name, "no_bf16": kernels.lacks_bf16()}
+    if kernels.name == "onednn" and importlib.import_module("dsinga.ops.onednn.choices").has_wide_loops():
+        answer["kernels"] = ONEDNN_AND_NUMBA
     if kernels.name == "numpy" and not os.environ.get("DSINGA_OPS"):
         try:
             ops.get_ops("onednn")

@@ -16,7 +16,7 @@ from dsinga.ops.compiled.compiler import is_available
 from dsinga.ops.compiled.winograd import shares_of, winograd_loop
 from dsinga.ops.layout import computes_in_blocks
 from dsinga.ops.onednn import kernel_gradient
-from dsinga.ops.onednn.library import Unsupported
+from dsinga.ops.onednn.library import AVX512_CORE, Unsupported, get_instructions
 from dsinga.ops.onednn.primitive import LANES
 from dsinga.ops.onednn.thread import get_kernel, thread_state
 from dsinga.ops.types import Shape, Sizes
@@ -57,11 +57,16 @@ def is_wide(x: Shape, w: Shape, stride: Sizes, pad: Sizes) -> bool:
     return len(x) == 4 and w[3] * w[1] >= 48 and kernel_gradient.multiplications(x, w, stride, pad) >= 800_000
 
 
+def has_wide_loops() -> bool:
+    """Whether loops for processors with AVX-512, such as Winograd's, are compiled in this process."""
+    return is_available() and get_instructions() & AVX512_CORE == AVX512_CORE
+
+
 def has_small_kernels(x: Shape, w: Shape, stride: Sizes, pad: Sizes, bias: bool = False) -> bool:
     """Whether Winograd's loops pay: 3 x 3 kernels in a core's cache, full registers, images of 64 pixels or more."""
     fits = len(x) == 4 and w[2:] == (3, 3) and stride == (1, 1) and max(pad) <= 2 and min(x[2:]) + 2 * min(pad) >= 10
     pays = fits and not (w[0] % 16 or w[1] % 16) and w[0] * w[1] <= 1 << 16
-    return pays and is_available() and winograd_loop() is not None
+    return pays and has_wide_loops() and winograd_loop() is not None
 
 
 def has_small_kernels_and_few_threads(x: Shape, w: Shape, stride: Sizes, pad: Sizes) -> bool:
