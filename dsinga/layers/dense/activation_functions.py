@@ -31,8 +31,9 @@ class FunctionOfSource(ElementwiseFunction):
     def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
         x, ops = sources[0], ctx.ops
         y = ops.cast_like(self.forward(ops.to_float32(x), ops), x)
-        kept = ops.as_source(x) if self.bf16 is Bfloat16.kFeatures and ctx.training else x
-        return Output(y, saved=kept if ctx.training else None)
+        if ops.has_bf16_features and self.bf16 is Bfloat16.kFeatures and ctx.training:
+            x = ops.as_source(x.reshape(len(x), -1) if x.flags.c_contiguous else x)  # no image, which would be copied
+        return Output(y, saved=x if ctx.training else None)
 
     @abstractmethod
     def derive(self, x: Array, dy: Array, ops: Ops) -> Array:
@@ -43,8 +44,9 @@ class FunctionOfSource(ElementwiseFunction):
     ) -> Gradients:
         if not needs[0]:
             return (None,), ()
-        ops, x = ctx.ops, output.saved
-        return (ops.cast_like(self.derive(ops.to_float32(x), ops.to_float32(grad), ops), sources[0]),), ()
+        ops, x = ctx.ops, ctx.ops.to_float32(output.saved)
+        x = x if x.shape == sources[0].shape else x.reshape(sources[0].shape)
+        return (ops.cast_like(self.derive(x, ops.to_float32(grad), ops), sources[0]),), ()
 
     def saved_sizes(self, rows: int) -> list[int]:
         return [float_bytes(rows, self.source_shapes[0])]  # the source
