@@ -34,9 +34,9 @@ def report(
 
     Returns:
         ``python`` (the version), ``executable``, ``packages`` (versions by name), ``dsinga`` (the version, or None) and
-        ``kernels`` (the backend's name, or ONEDNN_AND_NUMBA). Troubles in words, or "": ``import`` (why dsinga cannot be
-        imported), ``no_kernels``, ``no_onednn``, ``no_bf16``, and ``objects`` and ``stores`` by name. If dsinga is missing or
-        another version, only the existence of stores with local paths is checked.
+        ``kernels`` (the backend's name, or ONEDNN_AND_NUMBA). Troubles in words, or "": ``import`` (why dsinga cannot
+        be imported), ``no_kernels``, ``no_onednn``, ``no_bf16``, and ``objects`` and ``stores`` by name. If dsinga is
+        missing or another version, only the existence of stores with local paths is checked.
     """
     answer: dict[str, Any] = {
         "python": "{}.{}".format(*sys.version_info),
