@@ -223,9 +223,10 @@ def empty(shape: tuple[int, ...], channels_last: bool = False, dtype: Any = np.f
 
 
 def _free(bases: Sequence[np.ndarray]) -> np.ndarray | None:
+    """Return a base that is free as a new array, which belongs to one user of the memory, as those of the pool do."""
     for index in range(len(bases)):
         if sys.getrefcount(bases[index]) == _IDLE:
-            return bases[index]
+            return np.frombuffer(bases[index].data, np.uint8)
     return None
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import itertools
 import logging
@@ -314,7 +315,10 @@ class LocalEngine(Engine):
 
         After a second interrupt some params may already have the next step.
         """
-        return Snapshot(self.updater.steps - self._earlier_steps, self.last_params(), self.last_state())
+        params, state = self.last_params(), self.last_state()
+        if self._cut is not None:  # whose threads may still end their step
+            params, state = copy.deepcopy((params, state))
+        return Snapshot(self.updater.steps - self._earlier_steps, params, state)
 
     def learning_rate(self, step: int) -> float:
         """Return the schedule's learning rate at a step, after earlier training's steps."""

@@ -61,6 +61,11 @@ class Split(Layer):
         return (total,), ()
 
 
+def described(parts: Sequence[Array]) -> list[tuple[Shape, np.dtype]]:
+    """Return the shapes and dtypes of arrays."""
+    return [(part.shape, part.dtype) for part in parts]
+
+
 @register("layer", kSlice=503)
 class SliceLayer(Layer):
     """Cut the source into ``num_slices`` parts along axis ``slice_dim``, the i-th part for the i-th destination.
@@ -105,7 +110,7 @@ class SliceLayer(Layer):
 
     def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
         parts = split_at(sources[0], self._bounds(ctx), self.axis)
-        return Output(parts, saved=[(part.shape, part.dtype) for part in parts] if ctx.training else None)
+        return Output(parts, saved=described(parts) if ctx.training else None)
 
     def compute_gradient(
         self, params: Arrays, sources: Arrays, output: Output, grad: Any, needs: Sequence[bool], ctx: Context
@@ -114,7 +119,7 @@ class SliceLayer(Layer):
             return (None,), ()
         parts = [
             shaped(ctx.ops.xp.zeros(shape, dtype), shape, False, ctx.ops) if part is None else part
-            for part, (shape, dtype) in zip(grad, output.saved, strict=True)
+            for part, (shape, dtype) in zip(grad, output.saved or described(output.feature), strict=True)
         ]
         return (join(parts, self.axis, ctx.ops),), ()
 

@@ -49,7 +49,7 @@ class FactoredGradient:
             yield slice(start * self.shape[1], stop * self.shape[1]), part.reshape(-1)
 
     def bound(self) -> float:
-        """Return a number that no number of the gradient exceeds: the product of the factors' Euclidean norms.
+        """Return a bound of the gradient's absolute values: the product of the factors' Euclidean norms.
 
         It is NaN or infinite if a factor has such a number.
         """

@@ -109,7 +109,7 @@ class LocalUpdater:
         self.take({name: np.array(values[name], np.float32) for name in self.params}, _copied(state))
 
     def take(self, values: Mapping[str, np.ndarray], state: Slots | None = None) -> None:
-        """Train these arrays of all params, and optionally of a state, which the caller hands over."""
+        """Use arrays of all params, and optionally of a state, without a copy; the caller must not use them again."""
         self.values = {name: self._placed(np.require(values[name], np.float32, ["C", "W"])) for name in self.params}
         if state is not None:
             self._check_state(state)

@@ -144,7 +144,7 @@ def wait_for(reply: Reply, timeout: float, what: str, aborted: Callable[[], str 
             reason = aborted()
             if reason:
                 raise RunError(reason) from lost
-            raise WorkerLost(f"a server was lost while waiting for {what}: {lost}") from lost
+            raise WorkerLost(f"a process was lost while waiting for {what}: {lost}") from lost
 
 
 class DirectTransport:

@@ -18,7 +18,8 @@ from dsinga.cluster.server.collectives import KINDS
 from dsinga.cluster.transport.handshake import process_of
 from dsinga.ops import Array
 
-MOST_BYTES = 1 << 15  # of an array; the system keeps two such messages until the receiver reads them
+MOST_BYTES = 1 << 15  # of an array
+BUFFER_BYTES = 4 * MOST_BYTES  # in which the system keeps two such messages until the receiver reads them
 CONNECT_SECONDS = 10.0
 SEND_SECONDS = 60.0
 NAME_BYTES = TOKEN_BYTES = 16
@@ -47,6 +48,8 @@ class GroupLinks:
             connection.settimeout(SEND_SECONDS)
             try:
                 connection.send(packet)
+            except TimeoutError:
+                reply.lost = ConnectionResetError(f"worker {worker} has read no message for {SEND_SECONDS:g} s")
             except OSError as error:
                 reply.lost = ConnectionResetError(f"worker {worker} is gone: {error}")
         return reply
@@ -65,7 +68,7 @@ class LinkedSum:
     ):  # fmt: skip
         self._kind, self._head, self._missing = kind, head, missing
         self._arrays = {number: array}
-        self.lost: OSError | None = None  # why arrays could not be sent
+        self.lost: OSError | RunError | None = None  # why an array was not sent, or not received
 
     def done(self) -> bool:
         """Whether all arrays, or an error instead, have arrived."""
@@ -100,7 +103,8 @@ class LinkedSum:
                 self.lost = ConnectionResetError(f"worker {worker} is gone")
                 raise self.lost
             if not packet.startswith(self._head) or len(packet) != len(self._head) + own.nbytes:
-                raise RunError(f"worker {worker} adds another array than this one, {self._head.decode().rstrip()}")
+                self.lost = RunError(f"worker {worker} adds another array than {self._head.decode().rstrip()}")
+                raise self.lost
             del self._missing[worker]
             self._arrays[worker] = np.frombuffer(packet, own.dtype, offset=len(self._head)).reshape(own.shape)
 
@@ -155,6 +159,8 @@ def _listen(name: bytes, opened: ExitStack) -> socket.socket | None:
 def _connect(name: bytes, hello: bytes, opened: ExitStack) -> socket.socket:
     connection = opened.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET))
     connection.settimeout(CONNECT_SECONDS)
+    if not _has_buffer(connection):
+        raise OSError("the system's limit of a socket's buffer is too low for these messages")
     connection.connect(_address(name))
     connection.send(hello)
     return connection
@@ -168,10 +174,17 @@ def _accept(
     connection.setblocking(False)
     with suppress(OSError, struct.error):
         shown, number = HELLO.unpack(connection.recv(HELLO.size + 1))
-        if secrets.compare_digest(shown, token) and number in others and process_of(connection) is not None:
+        is_one = secrets.compare_digest(shown, token) and number in others and process_of(connection) is not None
+        if is_one and _has_buffer(connection):
             connections[number] = connection
             return
     connection.close()
+
+
+def _has_buffer(connection: socket.socket) -> bool:
+    """Ask for a buffer of messages to send; return whether the system's limit allows it."""
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, BUFFER_BYTES)
+    return connection.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF) >= BUFFER_BYTES
 
 
 def _address(name: bytes) -> str:

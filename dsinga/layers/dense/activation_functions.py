@@ -32,7 +32,7 @@ class FunctionOfSource(ElementwiseFunction):
         x, ops = sources[0], ctx.ops
         y = ops.cast_like(self.forward(ops.to_float32(x), ops), x)
         if ops.has_bf16_features and self.bf16 is Bfloat16.kFeatures and ctx.training:
-            x = ops.as_source(x.reshape(len(x), -1) if x.flags.c_contiguous else x)  # no image, which would be copied
+            x = ops.as_source(ops.flatten(x) if x.flags.c_contiguous else x)  # no image, which would be copied
         return Output(y, saved=x if ctx.training else None)
 
     @abstractmethod
@@ -44,7 +44,8 @@ class FunctionOfSource(ElementwiseFunction):
     ) -> Gradients:
         if not needs[0]:
             return (None,), ()
-        ops, x = ctx.ops, ctx.ops.to_float32(output.saved)
+        ops, saved = ctx.ops, output.saved
+        x = ops.to_float32(sources[0] if saved is None else saved)  # None from a user's own compute_feature
         x = x if x.shape == sources[0].shape else x.reshape(sources[0].shape)
         return (ops.cast_like(self.derive(x, ops.to_float32(grad), ops), sources[0]),), ()
 

@@ -18,7 +18,7 @@ from dsinga.base.durable_files import OTHERS_WRITE, cache_folder, replace_file
 
 # Code is for this processor and all later ones, so that one cache serves a cluster of several kinds.
 PROCESSOR = "x86-64-v3"
-# Wide loops need these instructions, too; numbers in their registers, and registers that hold sums of products.
+# Wide loops need these instructions, too. Their registers hold LANES numbers; a product keeps sums in ROWS registers.
 WIDE, LANES, ROWS = "+avx512f,+avx512bw,+avx512dq,+avx512vl", 16, 8
 FLAGS = {"abm", "avx", "avx2", "bmi1", "bmi2", "f16c", "fma", "movbe", "xsave"}
 

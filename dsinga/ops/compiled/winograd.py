@@ -16,13 +16,16 @@ from dsinga.ops.compiled.code_files import ROWS
 from dsinga.ops.compiled.compiler import load_loop
 
 TILES = 64  # of a block, at most, unless a row of an image has more
+PIECE_BYTES = 1 << 22  # of a piece of an image, about
 PACK, CONVOLVE, ADD_UP, UNPACK = range(4)
 FIELDS = (
     *("task", "taken", "threads", "source", "second", "result", "scratch", "slot", "images", "height", "width"),
-    *("channels", "filters", "above", "left", "result_height", "result_width", "group", "count", "step", "bias"),
+    *("channels", "filters", "above", "left", "result_height", "result_width", "group", "count", "pieces"),
+    *("step", "bias"),
 )
-"""The integers of a record, which several threads may run: addresses, sizes, and how many images and places in scratch
-memory are taken, 0 at first. Channels, filters and steps are in bytes."""
+"""The integers of a record, which several threads may run: addresses, sizes, and how many shares and places in scratch
+memory are taken, 0 at first. A share is ``count`` images, or one of the ``pieces`` of an image. Channels, filters and
+steps are in bytes."""
 
 LOOP = """
 def loop(r):
@@ -42,8 +45,9 @@ def loop(r):
     down, across = (result_height + 1) // 2, (result_width + 1) // 2
     line = (2 * across + 2) * channels
     tiles = (group * across + {rows} - 1) // {rows} * {rows}
+    blocks = (down + group - 1) // group
     padded = scratch + take(r, 2) * slot
-    parts = padded + (2 * down + 2) * line
+    parts = padded + (2 * min((blocks + pieces - 1) // pieces * group, down) + 2) * line
     step = tiles * channels + 64  # not the same sets of the cache for all parts
     others = parts + 16 * step
     to = tiles * filters + 64
@@ -55,27 +59,32 @@ def loop(r):
     kernel = channels // 4 * filters
     while True:
         share = take(r, 1)
-        first = share * count
+        first = share // pieces * count
         last = min(images, first + count)
         if first >= images:
             return
+        begin, end = share % pieces * blocks // pieces, (share % pieces + 1) * blocks // pieces
+        skipped = 2 * begin * group  # lines
+        if pieces > 1:
+            for at in range(padded, parts, 64):
+                clear_register(at)
         sums = result + share * 16 * kernel
         if task == 2:
             for at in range(sums, sums + 16 * kernel, 64):
                 clear_register(at)
         for image in range(first, last):
-            for i in range(height):
+            for i in range(max(0, skipped - above), min(height, 2 * min(end * group, down) + 2 - above)):
                 start = source + (image * height + i) * width * channels
-                target = padded + (i + above) * line + left * channels
+                target = padded + (i + above - skipped) * line + left * channels
                 for at in range(0, width * channels, 64):
                     copy_register(start + at, target + at)
-            for block in range((down + group - 1) // group):
+            for block in range(begin, end):
                 top = block * group
                 bottom = min(top + group, down)
                 for i in range(top, bottom):
                     for j in range(across):
                         tile = (i - top) * across + j
-                        corner = padded + 2 * i * line + 2 * j * channels
+                        corner = padded + (2 * i - skipped) * line + 2 * j * channels
                         for at in range(0, channels, 64):
                             image_tile(corner + at, line, channels, parts + tile * channels + at, step)
                         if task == 2:
@@ -120,11 +129,21 @@ def shares_of(filters: int, channels: int) -> int:
     return 4 if filters * channels <= 1 << 14 else 2  # the parts of a larger kernel take megabytes
 
 
-def slot_bytes(channels: int, filters: int, result: tuple[int, int]) -> int:
+def pieces_of(channels: int, result: tuple[int, int], images: int, threads: int) -> int:
+    """Return in how many pieces to share out an image: one for each thread, and none of many bytes."""
+    down, across = ((size + 1) // 2 for size in result)
+    large = 16 * down * across * channels // PIECE_BYTES
+    return min(-(-down // group_of(result)), max(1, large, -(-threads // max(1, images))))
+
+
+def slot_bytes(channels: int, filters: int, result: tuple[int, int], pieces: int = 1) -> int:
     """Return the bytes of scratch memory that a thread needs, for channels and filters in numbers."""
     down, across = ((size + 1) // 2 for size in result)
-    tiles = -(-group_of(result) * across // ROWS) * ROWS
-    padded = (2 * down + 2) * (2 * across + 2) * channels
+    group = group_of(result)
+    tiles = -(-group * across // ROWS) * ROWS
+    blocks = -(-down // group)
+    lines = min(-(-blocks // pieces) * group, down)
+    padded = (2 * lines + 2) * (2 * across + 2) * channels
     return 4 * (padded + 16 * tiles * (channels + filters) + filters) + 32 * 64
 
 

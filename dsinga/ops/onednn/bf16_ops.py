@@ -37,6 +37,7 @@ from dsinga.ops.onednn.primitive import accepts, shows_nan
 from dsinga.ops.onednn.products import PART_BYTES, PART_ROWS, Product, TransposedProduct
 from dsinga.ops.onednn.rounded_params import RoundedParams
 from dsinga.ops.onednn.thread import get_kernel, thread_state
+from dsinga.ops.recorded_array import recorder
 from dsinga.ops.types import FLOAT32, Array, Shape, Shaped, Sizes, converted
 
 FEW_ROWS = 256  # of x, from which on its product with a weight is written as it is
@@ -173,7 +174,7 @@ class Bf16Ops(Bf16Images):
     def as_source(self, x: Array) -> Array:
         if x.dtype != FLOAT32:
             return x
-        key = address(x), x.shape, x.strides
+        key = address(x), x.shape, x.strides, id(recorder())
         last, source, rounded = thread_state.last_rounded  # several layers may round one source
         y = rounded()
         if last != key or y is None or source() is not (owner := _owner(x)):
@@ -332,8 +333,8 @@ def _are_numbers(x: Array, w: Array, *gradients: Array) -> bool:
 
 
 def _owner(x: Array) -> Any:
-    """Return what the memory of an array belongs to, for as long as another one does not use it."""
-    return x if x.base is None else x.base
+    """Return the array that the memory of x belongs to; it lives until the memory gets other numbers."""
+    return x.base if type(x.base) is np.ndarray else x
 
 
 def _rows(x: Array) -> Array:

@@ -25,6 +25,7 @@ VARIABLE = "DSINGA_ONEDNN"
 NONE = "none"  # the library's implementation where it has none
 ANY = "any"  # whichever implementation the library has
 SMALL_ARRAY = 1 << 14  # numbers
+LEAST_MULTIPLICATIONS = 1 << 17  # of an image, for each of the nine numbers of a kernel
 
 
 class Choice(NamedTuple):
@@ -63,10 +64,13 @@ def has_wide_loops() -> bool:
 
 
 def has_small_kernels(x: Shape, w: Shape, stride: Sizes, pad: Sizes, bias: bool = False) -> bool:
-    """Whether Winograd's loops pay: 3 x 3 kernels in a core's cache, full registers, images of 64 pixels or more."""
+    """Whether Winograd's loops pay: 3 x 3 kernels in a core's cache, full registers, results of 8 x 8 or more.
+
+    Images need so many multiplications that small nets do not compile the loops. The batch size does not count.
+    """
     fits = len(x) == 4 and w[2:] == (3, 3) and stride == (1, 1) and max(pad) <= 2 and min(x[2:]) + 2 * min(pad) >= 10
-    pays = fits and not (w[0] % 16 or w[1] % 16) and w[0] * w[1] <= 1 << 16
-    return pays and has_wide_loops() and winograd_loop() is not None
+    pays = fits and not (w[0] % 16 or w[1] % 16) and LEAST_MULTIPLICATIONS <= w[0] * w[1] * x[2] * x[3]
+    return pays and w[0] * w[1] <= 1 << 16 and has_wide_loops() and winograd_loop() is not None
 
 
 def has_small_kernels_and_few_threads(x: Shape, w: Shape, stride: Sizes, pad: Sizes) -> bool:

@@ -12,7 +12,7 @@ from dsinga.ops.types import Array
 
 
 class RoundedParams:
-    """bfloat16 copies of params, known by their float32 arrays; for the thread that calls :meth:`held`."""
+    """bfloat16 copies of params, known by their float32 arrays. Use an instance in one thread."""
 
     def __init__(self) -> None:
         self._params: dict[int, Array] = {}

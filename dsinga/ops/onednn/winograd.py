@@ -62,14 +62,16 @@ class _Kernel:
         small = is_small(operations, 4 * x[0] * (x[1] * x[2] * x[3] + w[0] * self.y[2] * self.y[3]))
         self.threads = thread_state.team.size if hasattr(lib, "GOMP_parallel") and not small else 1
 
-    def loop(self, task: int, x: Shape, y: Shape, pad: Sizes, count: int = 1) -> _Loop:
-        """Make the loop for a convolution of x to y, of which a thread takes ``count`` images at a time."""
-        slot = winograd.slot_bytes(x[1], y[1], (y[2], y[3]))
-        thread_state.scratchpad.reserve(slot * self.threads)
+    def loop(self, task: int, x: Shape, y: Shape, pad: Sizes, count: int = 0) -> _Loop:
+        """Make the loop for a convolution of x to y; a thread takes ``count`` images at a time, or a piece of one."""
+        pieces = 1 if count else winograd.pieces_of(x[1], (y[2], y[3]), x[0], self.threads)
+        slot, threads = winograd.slot_bytes(x[1], y[1], (y[2], y[3]), pieces), self.threads
+        threads = max(1, min(threads, -(-x[0] // count) if count else x[0] * pieces))
+        thread_state.scratchpad.reserve(slot * threads)
         return _Loop(
-            *(self.threads,), task=task, slot=slot, images=x[0], height=x[2], width=x[3], channels=4 * x[1],
+            threads, task=task, slot=slot, images=x[0], height=x[2], width=x[3], channels=4 * x[1],
             filters=4 * y[1], above=pad[0], left=pad[1], result_height=y[2], result_width=y[3],
-            group=winograd.group_of((y[2], y[3])), count=count,
+            group=winograd.group_of((y[2], y[3])), count=count or 1, pieces=pieces,
         )  # fmt: skip
 
 

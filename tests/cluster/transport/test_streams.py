@@ -181,7 +181,7 @@ class TestRemoteTransport:
         replies = [transport.call("later") for _ in range(3)]
         there.close()
         for reply in replies:
-            with pytest.raises(RunError, match="a server was lost while waiting for w1"):
+            with pytest.raises(RunError, match="a process was lost while waiting for w1"):
                 wait_for(reply, WAIT, "w1")
         wait_until(lambda: here.fileno() < 0)
         refused(lambda: transport.call("later").result(WAIT), "gone|reset|pipe", error=OSError)

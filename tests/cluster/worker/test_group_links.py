@@ -9,6 +9,7 @@ import pytest
 
 from dsinga.base.errors import RunError, WorkerLost
 from dsinga.cluster.transport.interface import wait_for
+from dsinga.cluster.worker import group_links
 from dsinga.cluster.worker.group_links import MOST_BYTES, GroupLinks, open_links
 
 PARTS = [np.array([1e8, 1.0], np.float32), np.array([-1e8, 2.0], np.float32), np.array([1.0, 3.0], np.float32)]
@@ -74,8 +75,10 @@ def test_a_wait_for_a_lost_worker_ends(links: list[GroupLinks]) -> None:
 
 def test_workers_that_add_different_arrays_get_an_error(links: list[GroupLinks]) -> None:
     replies = [each.add("all_reduce", key, PARTS[0]) for each, key in zip(links, "aab", strict=True)]
-    with pytest.raises(RunError, match=r"worker 2 adds another array than this one, all_reduce of a <f4\(2,\)"):
-        replies[0].result(60.0)
+    for waits in (True, False):
+        with pytest.raises(RunError, match=r"worker 2 adds another array than all_reduce of a <f4\(2,\)"):
+            replies[0].result(60.0 if waits else 0.0)
+        assert replies[0].done()
 
 
 def test_teams_of_blocks_are_added_in_their_tree() -> None:
@@ -89,3 +92,8 @@ def test_teams_of_blocks_are_added_in_their_tree() -> None:
 @pytest.mark.parametrize("processes", [[1, 1], [1, 0], [1]])
 def test_servers_add_arrays_of_threads_and_of_workers_without_sockets(processes: list[int]) -> None:
     assert opened(processes) == [None] * len(processes)
+
+
+def test_servers_add_arrays_where_the_system_keeps_no_messages_of_their_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(group_links, "BUFFER_BYTES", 1 << 30)
+    assert opened([1, 2]) == [None, None]

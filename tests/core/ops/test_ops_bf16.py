@@ -411,13 +411,17 @@ def test_codes_are_no_numbers():
     np.testing.assert_array_equal(product, 3)
 
 
-def test_a_source_of_several_layers_is_rounded_once(ops):
-    x = buffers.empty((512, 64))
-    x[...] = 1
-    rounded = ops.as_source(x[:])
-    assert ops.as_source(x[:]) is rounded
-    assert ops.as_source(x[:256]) is not rounded
-    del x  # whose memory the next array gets
-    x = buffers.empty((512, 64))
-    x[...] = 2
-    assert ops.as_source(x).astype(np.float32)[0, 0] == 2
+@pytest.mark.parametrize(
+    "bases", [{}, buffers.few_bases([buffers.ONE_BASE * 2])], ids=["pool", "a thread's own memory"]
+)
+def test_a_source_of_several_layers_is_rounded_once(ops, bases):
+    with buffers.use_bases(bases):
+        x = buffers.empty((512, 1024))
+        x[...] = 1
+        assert ops.as_source(x[:256]) is not ops.as_source(x[:])
+        rounded = ops.as_source(x[:])
+        assert ops.as_source(x[:]) is rounded
+        del x  # whose memory the next array gets
+        x = buffers.empty((512, 1024))
+        x[...] = 2
+        assert ops.as_source(x).astype(np.float32)[0, 0] == 2
