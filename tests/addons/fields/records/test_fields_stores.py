@@ -176,6 +176,28 @@ def test_threads_decode_each_chunk_of_large_fields_once_an_epoch(
     assert len(decoded) == -(-150 // chunk)
 
 
+@pytest.mark.parametrize("before", [0, 2])
+def test_large_fields_with_level_before_time_are_read_part_by_part(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, before: int
+) -> None:
+    """A second epoch, too, of which the first has left out the last windows."""
+    monkeypatch.setattr(window_blocks, "_cache", ChunkCache(0))
+    fields = np.random.default_rng(0).random((3, 96, 64, 96), np.float32)
+    data = xr.Dataset({"f": (("level", "time", "y", "x"), fields)})
+    data.to_zarr(tmp_path / "x.zarr", encoding={"f": {"chunks": (3, 4, 64, 96)}}, consolidated=False)
+    windows = dsinga.windows(
+        tmp_path / "x.zarr", input_dims={"time": 1, "y": -1, "x": -1}, context={"time": (before, 0)}, memory=4 << 20
+    )
+    for epoch in range(2):
+        sampler = Sampler(len(windows), 8, epoch, windows.block)
+        for step in range(len(windows) // 8 - 1):
+            rows = sampler.rows(step)
+            inputs, _ = windows.read(rows)
+            for number in range(before + 1):
+                got = inputs.reshape(len(rows), 3, before + 1, 64, 96)[:, :, number]
+                np.testing.assert_array_equal(got, fields[:, rows + number].swapaxes(0, 1))
+
+
 class TestWindowsOfFields(SourceContract):
     def create(self) -> Any:
         return dsinga.windows(dataset(), **CUT)
