@@ -44,7 +44,6 @@ class StepFields:
             for (end, first, last), total in zip(self._ends, blocks.counts, strict=True)
             if end is not axis
         )
-        self._most_points = 2 * blocks.step_windows * axis.stride
         self._begins = part.reader.chunk_begins(axis.name)
         layout = blocks.layout
         roles = {"input": (False,), "target": (True,)}.get(role, (False, True))
@@ -71,7 +70,7 @@ class StepFields:
             return step, step + 1
         chunk = bisect_right(begins, step)
         low, high = int(begins[chunk - 1]), int(begins[chunk]) if chunk < len(begins) else axis.length
-        if high - low > self._most_points and self._leaves:
+        if high - low > self._blocks.longest_run and self._leaves:
             first, last = next(end[1:] for end in self._ends if end[0] is axis)
             ends = (step, step + 1, *axis.input_range(first, last), *axis.target_range(first, last))
             low, high = max(low, min(ends)), min(high, max(ends))

@@ -176,6 +176,30 @@ def test_threads_decode_each_chunk_of_large_fields_once_an_epoch(
     assert len(decoded) == -(-150 // chunk)
 
 
+def test_the_default_memory_grows_where_it_helps_in_the_process_that_reads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Blocks of 5 windows: chunks of 24 are read in parts, unless all fields fit."""
+    for module in (definition, window_blocks):
+        monkeypatch.setattr(module, "DEFAULT_MEMORY", 4 << 20)
+    data = xr.Dataset({"f": (("time", "y", "x"), np.zeros((320, 64, 256), np.float32))})
+    limits = {}
+    for chunk in (4, 10, 24):
+        data.to_zarr(tmp_path / "x.zarr", mode="w", encoding={"f": {"chunks": (chunk, 64, 256)}}, consolidated=False)
+        windows = dsinga.windows(tmp_path / "x.zarr", input_dims={"time": 1})
+        pickled, limits[chunk] = pickle.dumps(windows), []
+        for free in (64 << 20, 8 << 20, 2 << 20):
+            monkeypatch.setattr(window_blocks, "memory_limit", lambda: 8 * free)  # noqa: B023
+            monkeypatch.setattr(BlockCache, "_by_key", WeakValueDictionary())  # that of another process
+            again = pickle.loads(pickled)
+            limits[chunk].append(again.cache_limit)
+            assert again.block == windows.block == 5
+    field = 64 << 10
+    assert limits == {
+        4: [120 * field, 120 * field, 4 << 20], 10: [200 * field, 8 << 20, 4 << 20], 24: [320 * field, 4 << 20, 4 << 20]
+    }  # fmt: skip
+
+
 @pytest.mark.parametrize("before", [0, 2])
 def test_large_fields_with_level_before_time_are_read_part_by_part(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, before: int
