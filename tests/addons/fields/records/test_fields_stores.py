@@ -1,5 +1,6 @@
 """Windows are the same whatever the data lie in and however they are chunked; reading is bounded in memory."""
 
+import json
 import logging
 import pickle
 from concurrent.futures import ThreadPoolExecutor
@@ -17,6 +18,7 @@ from distributed.protocol.pickle import dumps, loads
 
 import dsinga
 from dsinga.addons.fields.records import definition, window_blocks
+from dsinga.addons.fields.records.dataset import open_dataset
 from dsinga.addons.fields.records.window_blocks import BlockCache
 from dsinga.base.errors import UserError
 from dsinga.commands.cli import main_group
@@ -91,6 +93,24 @@ def test_a_path_and_a_netcdf_file_are_opened(tmp_path: Path) -> None:
             for got, wanted in zip(read_all(each), expected, strict=True):
                 np.testing.assert_array_equal(got, wanted)
             each.dataset.close()
+
+
+def test_channels_have_the_order_of_consolidated_metadata_or_else_of_names(tmp_path: Path) -> None:
+    """Without consolidated metadata zarr lists the members of a group in the order in which it has read them."""
+    names = ["q", "a", "z", "b", "m", "c", "y", "d"]
+    data = xr.Dataset({name: ("time", np.arange(4.0)) for name in names}).assign_coords(p=1, e=("time", np.arange(4)))
+    data.to_zarr(tmp_path / "x.zarr", consolidated=False)
+    data.to_zarr(tmp_path / "y.zarr", zarr_format=2, consolidated=True)
+    metadata = json.loads((tmp_path / "y.zarr/.zmetadata").read_text())
+    members = metadata["metadata"]
+    order = sorted(members, key=lambda key: (key.count("/"), names.index(key[0]) if key[0] in names else -1))
+    metadata["metadata"] = {key: members[key] for key in order}
+    (tmp_path / "y.zarr/.zmetadata").write_text(json.dumps(metadata))
+    for store, expected in (("x.zarr", sorted(names)), ("y.zarr", names)):
+        opened, _ = open_dataset(tmp_path / store)
+        assert list(opened.data_vars) == expected
+        assert set(opened.coords) == {"p", "e"}
+        assert list(dsinga.windows(tmp_path / store, input_dims={"time": 1}).layout.channel_names()) == expected
 
 
 def test_a_url_is_opened(tmp_path: Path) -> None:
