@@ -15,7 +15,7 @@ from dsinga.base.regular_files import open_regular
 
 ENTRY_BYTES, NOT_STORED = 16, (1 << 64) - 1  # of an index: an entry, and the offset of a chunk that the shard lacks
 CHECKSUM_BYTES = 4
-MOST_INDEXES = 256  # of one array, that are kept
+MOST_INDEXES, INDEXES_BYTES = 256, 16 << 20  # of one array, that are kept
 
 
 class ShardFault(ValueError):
@@ -40,6 +40,7 @@ class ShardReader:
     def __init__(self, array: zarr.Array, most_bytes: int):
         self._begin, self._most_bytes = shard_index_begin(array) or 0, most_bytes
         self._chunks = _chunks_of_shard(array)
+        self._most_indexes = min(MOST_INDEXES, INDEXES_BYTES // (ENTRY_BYTES * self._chunks))
         self._indexes: dict[str, _Index] = {}
 
     def read(self, path: str, number: int) -> np.ndarray:
@@ -53,7 +54,7 @@ class ShardReader:
             index = self._indexes.get(path)
             if index is None or index.version != version:
                 index = _Index(self._entries(file.fileno(), status.st_size, path), version)
-                if len(self._indexes) >= MOST_INDEXES:
+                if len(self._indexes) >= self._most_indexes:
                     self._indexes.clear()
                 self._indexes[path] = index
             offset, length = index.entries[number].tolist()

@@ -10,7 +10,8 @@ import xarray as xr
 import zarr
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from zarr.codecs import BloscCodec, Crc32cCodec, GzipCodec, ZstdCodec
+from zarr.codecs import BloscCodec, BytesCodec, Crc32cCodec, GzipCodec, ShardingCodec, ZstdCodec
+from zarr.storage import LocalStore
 
 from dsinga.data.sources.xarray_files import reading_files
 from dsinga.data.stores.chunk_files import RegionReader, has_plain_chunks
@@ -70,6 +71,16 @@ def test_files_of_chunks_have_the_numbers_that_zarr_reads(tmp_path_factory, numb
 @pytest.mark.parametrize("number", range(len(OTHERS)))
 def test_zarr_itself_reads_all_other_arrays(tmp_path: Path, number: int) -> None:
     assert not has_plain_chunks(stored(tmp_path, OTHERS[number]))
+
+
+def test_zarr_itself_reads_shards_whose_index_has_no_checksum(tmp_path: Path) -> None:
+    def array(**settings: Any) -> zarr.Array:
+        codecs = [ShardingCodec(chunk_shape=(4, 3, 5), codecs=[BytesCodec(), ZstdCodec()], **settings)]
+        store = LocalStore(tmp_path)
+        return zarr.create(SHAPE, chunks=(8, 6, 5), dtype="f4", store=store, overwrite=True, codecs=codecs)
+
+    assert has_plain_chunks(array())
+    assert not has_plain_chunks(array(index_codecs=[BytesCodec()]))
 
 
 @pytest.mark.parametrize("where", ["start", "end"])
