@@ -128,7 +128,14 @@ class FileArray(BackendArray):
 
 
 class ZarrFileArray(FileArray):
-    """Reads a zarr array for xarray; its errors name the variable and the chunk."""
+    """Reads a zarr array for xarray; its errors name the variable and the chunk.
+
+    Attributes:
+        chunks: the points of a chunk along each axis.
+        chunk_bytes: the bytes of a decoded chunk.
+        reads_files: whether chunks are read as local files, without zarr.
+        is_remote: whether the store is at a URL, in memory, or references elsewhere.
+    """
 
     def __init__(self, wrapper: Any, name: str, version: FileVersion | None):
         super().__init__(wrapper, name, version)

@@ -26,11 +26,11 @@ from dsinga.base.errors import UserError
 from dsinga.base.regular_files import open_regular, read_json
 from dsinga.data.locations import absolute
 from dsinga.data.stores.checked_files import ReadingStore, check_lengths, most_chunk_bytes
+from dsinga.data.stores.shard_index import ShardFault, ShardReader, has_checked_index
 
 # The decoders of codecs of zarr's third format, by name; none of them needs the settings with which it encoded.
 _DECODERS = {"blosc": numcodecs.Blosc, "zstd": numcodecs.Zstd, "gzip": numcodecs.GZip}
 T = TypeVar("T")
-ENTRY_BYTES, NOT_STORED = 16, (1 << 64) - 1  # of a shard's index: an entry, and the offset of a chunk that it lacks
 MOST_THREADS = 2  # that read a region; files and codecs let others run
 SMALL_BYTES = 1 << 20  # of a region, up to which one thread reads it
 
@@ -111,7 +111,7 @@ class RegionReader:
         self._codec = _decoder(array)
         shards = array.shards or array.chunks
         self._in_shard = tuple(big // small for big, small in zip(shards, array.chunks, strict=True))
-        self._index_begin = None if array.shards is None else shard_index_begin(array)
+        self._shards = None if array.shards is None else ShardReader(array, self._most_bytes)
         self._is_blosc = isinstance(self._codec, numcodecs.Blosc)
 
     def read(self, region: tuple[slice, ...]) -> np.ndarray:
@@ -143,7 +143,7 @@ class RegionReader:
         """Decode the part of a chunk that a region needs; False for a missing or damaged chunk."""
         try:
             data = self._stored([axis.number for axis in part])
-        except FileNotFoundError:
+        except (FileNotFoundError, ShardFault):
             return False
         except IsADirectoryError:
             if self._leaves_faults:
@@ -181,12 +181,12 @@ class RegionReader:
         """Return the stored bytes of a chunk, by its number along each axis."""
         places = list(map(divmod, index, self._in_shard))
         path = f"{self._folder}{self._key(tuple(number for number, _ in places))}"
-        if self._index_begin is None:
+        if self._shards is None:
             return _read_file(path, self._most_bytes)
         entry = 0
         for (_, place), count in zip(places, self._in_shard, strict=True):
             entry = entry * count + place
-        return _read_chunk_of_shard(path, self._most_bytes, self._index_begin + ENTRY_BYTES * entry)
+        return self._shards.read(path, entry)
 
 
 def _zstd_library() -> ctypes.CDLL | None:
@@ -226,25 +226,6 @@ def _read_file(path: str, most_bytes: int) -> np.ndarray:
     return data
 
 
-def _read_chunk_of_shard(path: str, most_bytes: int, entry: int) -> np.ndarray:
-    """Return the bytes of a chunk (n,), uint8; its entry in the index begins at ``entry``, from the end if negative.
-
-    Raises FileNotFoundError if the shard lacks the chunk.
-    """
-    with open_regular(path, most_bytes, buffering=0) as file:
-        size = os.fstat(file.fileno()).st_size
-        numbers = os.pread(file.fileno(), ENTRY_BYTES, entry if entry >= 0 else max(0, size + entry))
-        offset, length = np.frombuffer(numbers, "<u8").tolist() if len(numbers) == ENTRY_BYTES else (NOT_STORED, 0)
-        if offset == NOT_STORED:  # or the file is cut off
-            raise FileNotFoundError(path)
-        if offset + length > size:
-            raise ValueError(f"{path} ends at byte {size}, but its index says {offset + length}")
-        data = buffers.empty((length,), dtype=np.uint8)
-        if os.preadv(file.fileno(), [memoryview(data)], offset) != length:
-            raise OSError(f"{path} has changed while it was read")
-    return data
-
-
 def location_of(value: Any) -> str:
     """Return the path or URL of a zarr store, or of an array's store."""
     store = getattr(value, "store", value)
@@ -263,28 +244,14 @@ def local_folder(array: zarr.Array) -> str | None:
     return str(store.root) if type(store) is LocalStore else None
 
 
-def shard_index_begin(array: zarr.Array) -> int | None:
-    """Return where the index of each shard begins, from the end if negative; None for unknown encodings."""
-    sharding: Any = array.metadata.codecs[0]  # type: ignore[union-attr]
-    codecs = [codec.to_dict() for codec in sharding.index_codecs]
-    is_plain = codecs[0].get("configuration", {}).get("endian") == "little"
-    if not is_plain or [codec["name"] for codec in codecs] not in (["bytes"], ["bytes", "crc32c"]):
-        return None
-    where = sharding.index_location
-    if getattr(where, "value", where) == "start":  # zarr 3.4 has a text, older ones a member of an enum
-        return 0
-    sizes = zip(array.shards or (), array.chunks, strict=True)
-    return -ENTRY_BYTES * math.prod(big // small for big, small in sizes) - 4 * (len(codecs) - 1)
-
-
 def has_plain_chunks(array: zarr.Array) -> bool:
     """Whether an array can be read without zarr: local files, native byte order, at most one codec.
 
-    Shards need a codec, which notices a damaged index.
+    Shards need a codec, and a checksum of their index, which tells that it is damaged.
     """
     if local_folder(array) is None or not array.ndim or array.filters:
         return False
-    if array.shards is not None and (not array.compressors or shard_index_begin(array) is None):
+    if array.shards is not None and (not array.compressors or not has_checked_index(array)):
         return False
     if array.dtype.kind not in "buif" or not array.dtype.isnative or len(array.compressors) > 1:
         return False

@@ -21,7 +21,8 @@ from dsinga.base.redaction import redact
 from dsinga.data.filesystem import exists, is_file, is_references
 from dsinga.data.locations import join
 from dsinga.data.stores.checked_files import ReadingStore
-from dsinga.data.stores.chunk_files import ENTRY_BYTES, NOT_STORED, axis_parts, location_of, shard_index_begin
+from dsinga.data.stores.chunk_files import axis_parts, location_of
+from dsinga.data.stores.shard_index import ENTRY_BYTES, NOT_STORED, shard_index_begin
 from dsinga.data.stores.store_faults import check_array
 
 logger = logging.getLogger(__name__)

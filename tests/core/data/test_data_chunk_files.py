@@ -6,12 +6,16 @@ from typing import Any
 import numcodecs
 import numpy as np
 import pytest
+import xarray as xr
 import zarr
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from zarr.codecs import BloscCodec, Crc32cCodec, GzipCodec, ZstdCodec
+from zarr.codecs import BloscCodec, BytesCodec, Crc32cCodec, GzipCodec, ShardingCodec, ZstdCodec
+from zarr.storage import LocalStore
 
+from dsinga.data.sources.xarray_files import reading_files
 from dsinga.data.stores.chunk_files import RegionReader, has_plain_chunks
+from tests.support.refusals import refused
 
 SHAPE, CHUNKS = (11, 6, 5), (4, 3, 5)
 PLAIN: list[dict[str, Any]] = [
@@ -67,3 +71,29 @@ def test_files_of_chunks_have_the_numbers_that_zarr_reads(tmp_path_factory, numb
 @pytest.mark.parametrize("number", range(len(OTHERS)))
 def test_zarr_itself_reads_all_other_arrays(tmp_path: Path, number: int) -> None:
     assert not has_plain_chunks(stored(tmp_path, OTHERS[number]))
+
+
+def test_zarr_itself_reads_shards_whose_index_has_no_checksum(tmp_path: Path) -> None:
+    def array(**settings: Any) -> zarr.Array:
+        codecs = [ShardingCodec(chunk_shape=(4, 3, 5), codecs=[BytesCodec(), ZstdCodec()], **settings)]
+        store = LocalStore(tmp_path)
+        return zarr.create(SHAPE, chunks=(8, 6, 5), dtype="f4", store=store, overwrite=True, codecs=codecs)
+
+    assert has_plain_chunks(array())
+    assert not has_plain_chunks(array(index_codecs=[BytesCodec()]))
+
+
+@pytest.mark.parametrize("where", ["start", "end"])
+@pytest.mark.parametrize("damage", ["cut off", "swapped"])
+def test_a_damaged_index_of_a_shard_is_an_error_that_names_the_chunk(tmp_path: Path, where: str, damage: str) -> None:
+    """Each chunk can be decoded in place of another."""
+    stored(tmp_path, {"zarr_format": 3, "shards": {"shape": (8, 6, 5), "index_location": where}})
+    opened = reading_files(xr.open_zarr(tmp_path, chunks=None, consolidated=False)).f
+    expected = zarr.open_array(tmp_path / "f")[4:8, 3:]
+    np.testing.assert_array_equal(opened.variable[4:8, 3:].values, expected)
+    file = tmp_path / "f/c/0/0/0"
+    data = file.read_bytes()
+    begin = 0 if where == "start" else len(data) - 4 - 16 * 4
+    first, second, rest = data[begin : begin + 16], data[begin + 16 : begin + 32], data[begin + 32 :]
+    file.write_bytes(data[:-16] if damage == "cut off" else data[:begin] + second + first + rest)
+    refused(lambda: opened.variable[4:8, 3:].values, "variable .f.*chunk f/c/0/0/0 cannot be read")

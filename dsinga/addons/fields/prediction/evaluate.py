@@ -17,7 +17,7 @@ from dsinga.addons.fields.prediction.rollout_records import rollout_records
 from dsinga.addons.fields.records.climatology import ANOMALY, FieldClimatology, climatology_of
 from dsinga.addons.fields.records.field_windows import FieldWindows
 from dsinga.addons.fields.records.layout import ChannelGroup, Layout
-from dsinga.addons.fields.records.window_blocks import BlockCache, WindowBlocks
+from dsinga.addons.fields.records.window_blocks import WindowBlocks
 from dsinga.addons.fields.records.window_column import WindowColumn
 from dsinga.api.argument_types import typed
 from dsinga.api.engines import awaitable
@@ -49,7 +49,7 @@ class Persistence:
             raise UserError("persistence is a forecast of targets that lie ahead; these windows have no lead")
         self._column = WindowColumn(
             WindowBlocks(_at_last_point(layout, self._ahead), windows.definition.block_bytes),
-            BlockCache(windows.cache_limit),
+            windows.new_cache(),
             windows.window_numbers,
             is_target=True,
             location=windows.location,

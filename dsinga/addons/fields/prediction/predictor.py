@@ -14,7 +14,7 @@ from dsinga.addons.fields.prediction.tiles import AxisTiles, Tile
 from dsinga.addons.fields.records.axis import Axis
 from dsinga.addons.fields.records.layout import ChannelGroup, Layout
 from dsinga.addons.fields.records.readers import Region, VariableReader, as_float32
-from dsinga.addons.fields.records.window_blocks import BlockCache, BlockField, WindowBlocks
+from dsinga.addons.fields.records.window_blocks import BlockCache, BlockField, MemoryNeeds, WindowBlocks
 from dsinga.addons.fields.records.window_column import WindowColumn
 from dsinga.layers import Records
 from dsinga.passes.predictor import Predictor
@@ -80,7 +80,7 @@ class KeptFields(BlockCache):
     """A cache that reads each variable's fields of a single block once."""
 
     def __init__(self) -> None:
-        super().__init__(memory=0)
+        super().__init__(0, MemoryNeeds(0))
         self._fields: dict[ChannelGroup, BlockField] = {}
 
     def read(self, part: ChannelGroup, blocks: WindowBlocks, block: int, is_target: bool, count: int) -> BlockField:

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
+import zarr
 
 from dsinga.addons.fields.microscopes.opening import open_path_of_image
 from dsinga.addons.fields.records.coordinates import check_increasing
@@ -136,7 +137,7 @@ def open_path(path: str) -> Any:
         if is_zarr:
             with warnings.catch_warnings():  # of a store without consolidated metadata, which is as good
                 warnings.filterwarnings("ignore", "Failed to open Zarr store with consolidated metadata")
-                opened = xarray.open_zarr(zarr_store(path, read_only=True), chunks=None)
+                opened = _in_order(xarray.open_zarr(store := zarr_store(path, read_only=True), chunks=None), store)
             opened.encoding["source"] = path  # as xarray says of files
         else:
             _check_file(path)
@@ -159,6 +160,14 @@ def open_path(path: str) -> Any:
             "in a zarr store, or xarray.open_dataset(path, group='GROUP')"
         )
     return opened
+
+
+def _in_order(dataset: Any, store: Any) -> Any:
+    """Order a Dataset's variables, thus channels, by name where the metadata of its zarr store have no order."""
+    if zarr.open_group(store, mode="r").metadata.consolidated_metadata is not None:
+        return dataset
+    names = sorted(dataset.data_vars)
+    return dataset.drop_vars(names).assign({name: dataset.variables[name] for name in names})
 
 
 def _check_file(path: str) -> None:

@@ -162,9 +162,10 @@ class WindowDefinition(RecordsDefinition):
     )
     memory: Count | None = setting(
         None,
-        "the most bytes of decoded fields that a process keeps. A twelfth of it is a block: the windows that are read "
-        "and shuffled together. The default is 256 MiB. It grows up to an eighth of the free memory if chunks are so "
-        "long that each is decoded once an epoch only then; blocks stay the same",
+        "the most bytes of decoded fields that a process keeps; the largest among the windows of a process holds for "
+        "all of them together. A twelfth of it is a block: the windows that are read and shuffled together. The "
+        "default is 256 MiB. Each process takes more of its free memory, up to an eighth, where chunks are then "
+        "decoded once an epoch: chunks of at most two blocks, and longer ones if all fields fit. Blocks stay the same",
     )
     climatology: str = setting(
         "",

@@ -69,7 +69,7 @@ class FieldWindows(RecordSource):
             self.layout.check_lead_names(definition.targets)
         self.leads = lead_plan(self.layout, definition)
         self._blocks = WindowBlocks(self.layout, definition.block_bytes)
-        self._cache = BlockCache(definition.memory or self._blocks.default_memory())
+        self._cache = BlockCache(definition.memory, self._blocks.needs())
         location = "xarray Dataset" if self.path is None else self.path
         self.window_numbers = window_numbers(self._blocks, self._cache, location, definition.max_nan)
         super().__init__(location, *window_columns(self._blocks, self._cache, self.window_numbers, location))
@@ -92,7 +92,7 @@ class FieldWindows(RecordSource):
         )
         if data is None and labels is None:
             return self
-        layout, cache = self.layout.in_region(data, labels), BlockCache(self._cache.memory)
+        layout, cache = self.layout.in_region(data, labels), self.new_cache()
         blocks = WindowBlocks(layout, 0, self._blocks.block_counts)
         columns = window_columns(blocks, cache, self.window_numbers, self.location)
         shapes = [column.shape for column in columns]
@@ -108,8 +108,12 @@ class FieldWindows(RecordSource):
 
     @property
     def cached_bytes(self) -> int:
-        """The bytes of decoded fields that this process keeps, at most ``cache_limit``."""
+        """The bytes of decoded fields of these windows that this process keeps."""
         return self._cache.bytes
+
+    def new_cache(self) -> BlockCache:
+        """Return an empty cache, as large as that of these windows, for other windows of their Dataset."""
+        return self._cache.for_others()
 
     @property
     def decoded_bytes(self) -> int:
@@ -118,7 +122,10 @@ class FieldWindows(RecordSource):
 
     @property
     def cache_limit(self) -> int:
-        """The most bytes of decoded fields that a process keeps for all windows together."""
+        """The most bytes of decoded fields that this process keeps for these windows.
+
+        The largest limit among the windows of a process holds for all of them together.
+        """
         return self._cache.memory
 
     @property

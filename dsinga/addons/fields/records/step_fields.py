@@ -27,7 +27,8 @@ class StepFields:
     """Reads a variable's fields at points of ``WindowBlocks.step_axis``, for the windows of one block.
 
     Points of one stored chunk are read together. If all fields fit the cache, they stay there. Otherwise a field is
-    kept until the last window of an epoch is cut from it.
+    the first to go once the last window of an epoch is cut from it, and goes at once if that is its only window. Where
+    a process reads a part of an epoch, fields of several windows may still be cut after that count.
     """
 
     def __init__(self, cache: BlockCache, part: ChannelGroup, blocks: WindowBlocks, block: int, is_target: bool):
@@ -43,7 +44,6 @@ class StepFields:
             for (end, first, last), total in zip(self._ends, blocks.counts, strict=True)
             if end is not axis
         )
-        self._most_points = 2 * blocks.step_windows * axis.stride
         self._begins = part.reader.chunk_begins(axis.name)
         layout = blocks.layout
         roles = {"input": (False,), "target": (True,)}.get(role, (False, True))
@@ -70,7 +70,7 @@ class StepFields:
             return step, step + 1
         chunk = bisect_right(begins, step)
         low, high = int(begins[chunk - 1]), int(begins[chunk]) if chunk < len(begins) else axis.length
-        if high - low > self._most_points and self._leaves:
+        if high - low > self._blocks.longest_run and self._leaves:
             first, last = next(end[1:] for end in self._ends if end[0] is axis)
             ends = (step, step + 1, *axis.input_range(first, last), *axis.target_range(first, last))
             low, high = max(low, min(ends)), min(high, max(ends))
@@ -99,7 +99,7 @@ class StepFields:
                 self._read_run(run, missing, fields, is_finite)
             for step in counts if leaves else ():
                 if key(step) not in unread:
-                    chunks.drop_first(key(step)) if self._part.reader.is_remote else chunks.drop(key(step))
+                    chunks.drop(key(step)) if self._is_cut_once(step) else chunks.drop_first(key(step))
         return {
             step: BlockField(field, {**self._lows, self._axis.name: step}, is_finite[step])
             for step, field in fields.items()
@@ -108,13 +108,13 @@ class StepFields:
     def _read_run(
         self, run: tuple[int, int], missing: list[int], fields: dict[int, Any], is_finite: dict[int, bool]
     ) -> None:
-        """Read a run of points; add missing ones to ``fields``, and keep those that are still to be cut."""
+        """Read a run of points; add missing ones to ``fields``, and keep those that may still be cut."""
         part, chunks, place = self._part, self._cache.chunks, field_dims(self._part).index(self._axis.name)
         ranges = {**self._ranges, self._axis.name: run}
         numbers = arranged(read_ranges(part.reader, self._blocks.layout.axes, ranges, part.masked), part)
         for step in range(*run):
             key = self._key(step)
-            is_kept = key in self._cache.unread or (step in fields and part.reader.is_remote)
+            is_kept = key in self._cache.unread or (step in fields and not self._is_cut_once(step))
             is_kept = is_kept and chunks.find(key) is None
             if not is_kept and step not in missing:
                 continue
@@ -122,6 +122,8 @@ class StepFields:
             if is_kept:
                 field = field.copy()  # so that each point is freed by itself, and no long-lived array is in the pool
                 chunks.put(key, field)
+            else:
+                field = np.ascontiguousarray(field)
             if find_nonfinite(field.reshape(1, -1)) is not None:
                 self._cache.nonfinite.add(key)
                 is_finite[step] = False
@@ -136,3 +138,7 @@ class StepFields:
         ends = np.array([(step - offset, step - offset - size) for offset, size in self._reads])
         counts = np.searchsorted(self._axis.starts, ends, "right")
         return int((counts[:, 0] - counts[:, 1]).sum()) * self._windows
+
+    def _is_cut_once(self, step: int) -> bool:
+        """Whether a field in local files is cut by one window alone, so that an epoch needs it no longer after that."""
+        return not self._part.reader.is_remote and self._uses(step) == 1

@@ -19,9 +19,11 @@ from dsinga.addons.fields.records.layout import ChannelGroup, Layout
 from dsinga.addons.fields.records.readers import Ranges, read_ranges
 from dsinga.data.chunk_cache import MIXED_BLOCKS, ChunkCache
 from dsinga.data.conversion import find_nonfinite
+from dsinga.loop.local_run import memory_limit
 
 SMALLEST_STEP = 64 << 10  # bytes of a window at one point of time, from which fields are kept point by point
 RUN_LOCKS = 64
+FREE_SHARE = 8  # the part of the free memory that fields may have by default
 
 # A field: its windows, its variable, its place along the variable's dimensions, and its role.
 FieldKey = tuple[str, str, tuple[int, ...], str]
@@ -111,19 +113,26 @@ class WindowBlocks:
         """The bytes of all fields that windows are cut from."""
         return self.bytes_of(self.counts)
 
-    def default_memory(self) -> int:
-        """Return the most bytes of fields to keep if the user does not say: 256 MiB, or what shuffled blocks need.
+    @property
+    def longest_run(self) -> int:
+        """The points of two blocks along ``step_axis``: longer chunks are read in parts, unless all fields are kept."""
+        axis = self.step_axis
+        return 2 * self.step_windows * axis.stride if axis else 0
 
-        They need the whole chunks at their ends, and get up to an eighth of the free memory.
-        """
-        axis, longest = self.step_axis, 1.0  # the points of the chunks that a block needs, by its own points
-        for part in (*self.layout.inputs, *self.layout.targets) if axis else ():
-            if axis and self.has_steps(part):
-                points = self.step_windows * axis.stride
-                chunk = int(np.diff(part.reader.chunk_begins(axis.name), append=axis.length).max())
-                longest = max(longest, (-(-points // chunk) + (chunk > 1)) * chunk / points)
-        needed = min(self.all_bytes, int(MIXED_BLOCKS * longest * self.bytes_of(self.block_counts)))
-        return max(DEFAULT_MEMORY, min(needed, virtual_memory().available // 8))
+    def longest_chunk(self, part: ChannelGroup) -> int:
+        """Return the points of a variable's longest chunk along ``step_axis``."""
+        axis: Any = self.step_axis
+        return int(np.diff(part.reader.chunk_begins(axis.name), append=axis.length).max())
+
+    def needs(self) -> MemoryNeeds:
+        """Return how many bytes of fields are worth keeping."""
+        chunks = [
+            self.longest_chunk(part) for part in (*self.layout.inputs, *self.layout.targets) if self.has_steps(part)
+        ]
+        short, points = [chunk for chunk in chunks if chunk <= self.longest_run], self.longest_run // 2
+        shares = [(-(-points // chunk) + (chunk > 1)) * chunk / points for chunk in short]  # whole chunks at both ends
+        mixed = int(MIXED_BLOCKS * max([1.0, *shares]) * self.bytes_of(self.block_counts))
+        return MemoryNeeds(min(self.all_bytes, mixed), self.all_bytes if len(short) < len(chunks) else 0)
 
     def has_steps(self, part: ChannelGroup) -> bool:
         """Whether a variable's fields are kept by point of ``step_axis``, not by block.
@@ -149,6 +158,26 @@ class WindowBlocks:
         ]
 
 
+class MemoryNeeds(NamedTuple):
+    """How many bytes of fields let each chunk be decoded once an epoch.
+
+    Attributes:
+        mixed: for the blocks that shuffling mixes, with whole chunks at their ends.
+        whole: for all fields, where chunks are longer than two blocks; 0 elsewhere.
+    """
+
+    mixed: int
+    whole: int = 0
+
+    def limit(self) -> int:
+        """Return the most bytes of fields that this process keeps by default: 256 MiB, or what is needed.
+
+        It is at most an eighth of the memory that is free.
+        """
+        free = min(virtual_memory().available, memory_limit()) // FREE_SHARE
+        return max(DEFAULT_MEMORY, min(self.mixed, free), self.whole if self.whole <= free else 0)
+
+
 class BlockField(NamedTuple):
     """A variable's decoded numbers that the windows of a block read.
 
@@ -172,6 +201,9 @@ class BlockCache:
 
     A block is read once, even for concurrent readers. Pickles share the cache of their process.
 
+    Args:
+        given: the most bytes of fields that the user allows; None for a default, by the memory of each process.
+
     Attributes:
         memory: the most bytes of fields, or more if other windows allow it.
         unread: how many windows are still to be cut out of each field, of all variables together.
@@ -181,24 +213,29 @@ class BlockCache:
     _by_key: ClassVar[WeakValueDictionary[str, BlockCache]] = WeakValueDictionary()
     _lock: ClassVar[threading.Lock] = threading.Lock()
 
-    def __init__(self, memory: int, key: str | None = None):
-        self.memory, self.key = memory, key or uuid.uuid4().hex
+    def __init__(self, given: int | None, needs: MemoryNeeds, key: str | None = None):
+        self._given, self._needs, self.key = given, needs, key or uuid.uuid4().hex
+        self.memory = needs.limit() if given is None else given
         self._known: dict[tuple[str, int, bool], tuple[FieldKey, Ranges, dict[str, int]]] = {}
         self.nonfinite: set[FieldKey] = set()
         self.unread: dict[FieldKey, int] = {}
         self._run_locks = [threading.Lock() for _ in range(RUN_LOCKS)]  # a run of points has one of them
         self._by_key[self.key] = self
-        _cache.reserve_bytes(self, memory)
+        _cache.reserve_bytes(self, self.memory)
         _cache.forget_after(self, [self.key])
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return BlockCache.shared, (self.memory, self.key)
+        return BlockCache.shared, (self._given, self._needs, self.key)
 
     @classmethod
-    def shared(cls, memory: int, key: str) -> BlockCache:
+    def shared(cls, given: int | None, needs: MemoryNeeds, key: str) -> BlockCache:
         """Return this process's cache for the windows with ``key``; create it if necessary."""
         with cls._lock:
-            return cls._by_key.get(key) or cls(memory, key)
+            return cls._by_key.get(key) or cls(given, needs, key)
+
+    def for_others(self) -> BlockCache:
+        """Return a cache of as many bytes, for other windows of the same data."""
+        return BlockCache(self._given, self._needs)
 
     def read(self, part: ChannelGroup, blocks: WindowBlocks, block: int, is_target: bool, count: int) -> BlockField:
         """Return the field of a variable for the windows of a block; ``count`` of them are cut now."""

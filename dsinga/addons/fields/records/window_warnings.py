@@ -123,7 +123,10 @@ def _chunk_texts(blocks: WindowBlocks, memory: int) -> list[str]:
         reader, chunk = part.reader, part.reader.chunk_shape
         if chunk is None or (blocks.has_steps(part) and blocks.all_bytes <= memory):
             continue
-        times = math.prod(max(1.0, size / extents[dim]) for dim, size in zip(reader.dims, chunk, strict=True))
+        axis = blocks.step_axis if blocks.has_steps(part) else None
+        whole = axis.name if axis and blocks.longest_chunk(part) <= blocks.longest_run else None
+        sizes = [(dim, size) for dim, size in zip(reader.dims, chunk, strict=True) if dim != whole]
+        times = math.prod(max(1.0, size / extents[dim]) for dim, size in sizes)
         if times > MOST_DECODED:
             block = tuple(min(extents[dim], size) for dim, size in zip(reader.dims, reader.shape, strict=True))
             needed = math.prod(map(max, chunk, block)) * 4 * SAMPLER_SHARE

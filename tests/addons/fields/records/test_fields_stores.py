@@ -1,5 +1,6 @@
 """Windows are the same whatever the data lie in and however they are chunked; reading is bounded in memory."""
 
+import json
 import logging
 import pickle
 from concurrent.futures import ThreadPoolExecutor
@@ -17,6 +18,7 @@ from distributed.protocol.pickle import dumps, loads
 
 import dsinga
 from dsinga.addons.fields.records import definition, window_blocks
+from dsinga.addons.fields.records.dataset import open_dataset
 from dsinga.addons.fields.records.window_blocks import BlockCache
 from dsinga.base.errors import UserError
 from dsinga.commands.cli import main_group
@@ -91,6 +93,24 @@ def test_a_path_and_a_netcdf_file_are_opened(tmp_path: Path) -> None:
             for got, wanted in zip(read_all(each), expected, strict=True):
                 np.testing.assert_array_equal(got, wanted)
             each.dataset.close()
+
+
+def test_channels_have_the_order_of_consolidated_metadata_or_else_of_names(tmp_path: Path) -> None:
+    """Without consolidated metadata zarr lists the members of a group in the order in which it has read them."""
+    names = ["q", "a", "z", "b", "m", "c", "y", "d"]
+    data = xr.Dataset({name: ("time", np.arange(4.0)) for name in names}).assign_coords(p=1, e=("time", np.arange(4)))
+    data.to_zarr(tmp_path / "x.zarr", consolidated=False)
+    data.to_zarr(tmp_path / "y.zarr", zarr_format=2, consolidated=True)
+    metadata = json.loads((tmp_path / "y.zarr/.zmetadata").read_text())
+    members = metadata["metadata"]
+    order = sorted(members, key=lambda key: (key.count("/"), names.index(key[0]) if key[0] in names else -1))
+    metadata["metadata"] = {key: members[key] for key in order}
+    (tmp_path / "y.zarr/.zmetadata").write_text(json.dumps(metadata))
+    for store, expected in (("x.zarr", sorted(names)), ("y.zarr", names)):
+        opened, _ = open_dataset(tmp_path / store)
+        assert list(opened.data_vars) == expected
+        assert set(opened.coords) == {"p", "e"}
+        assert list(dsinga.windows(tmp_path / store, input_dims={"time": 1}).layout.channel_names()) == expected
 
 
 def test_a_url_is_opened(tmp_path: Path) -> None:
@@ -174,6 +194,52 @@ def test_threads_decode_each_chunk_of_large_fields_once_an_epoch(
             np.testing.assert_array_equal(targets[:, 0, 9, 9], rows + 3)
             assert windows.cached_bytes <= windows.cache_limit
     assert len(decoded) == -(-150 // chunk)
+
+
+def test_the_default_memory_grows_where_it_helps_in_the_process_that_reads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Blocks of 5 windows: chunks of 24 are read in parts, unless all fields fit."""
+    for module in (definition, window_blocks):
+        monkeypatch.setattr(module, "DEFAULT_MEMORY", 4 << 20)
+    data = xr.Dataset({"f": (("time", "y", "x"), np.zeros((320, 64, 256), np.float32))})
+    limits = {}
+    for chunk in (4, 10, 24):
+        data.to_zarr(tmp_path / "x.zarr", mode="w", encoding={"f": {"chunks": (chunk, 64, 256)}}, consolidated=False)
+        windows = dsinga.windows(tmp_path / "x.zarr", input_dims={"time": 1})
+        pickled, limits[chunk] = pickle.dumps(windows), []
+        for free in (64 << 20, 8 << 20, 2 << 20):
+            monkeypatch.setattr(window_blocks, "memory_limit", lambda: 8 * free)  # noqa: B023
+            monkeypatch.setattr(BlockCache, "_by_key", WeakValueDictionary())  # that of another process
+            again = pickle.loads(pickled)
+            limits[chunk].append(again.cache_limit)
+            assert again.block == windows.block == 5
+    field = 64 << 10
+    assert limits == {
+        4: [120 * field, 120 * field, 4 << 20], 10: [200 * field, 8 << 20, 4 << 20], 24: [320 * field, 4 << 20, 4 << 20]
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("before", [0, 2])
+def test_large_fields_with_level_before_time_are_read_part_by_part(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, before: int
+) -> None:
+    """A second epoch, too, of which the first has left out the last windows."""
+    monkeypatch.setattr(window_blocks, "_cache", ChunkCache(0))
+    fields = np.random.default_rng(0).random((3, 96, 64, 96), np.float32)
+    data = xr.Dataset({"f": (("level", "time", "y", "x"), fields)})
+    data.to_zarr(tmp_path / "x.zarr", encoding={"f": {"chunks": (3, 4, 64, 96)}}, consolidated=False)
+    windows = dsinga.windows(
+        tmp_path / "x.zarr", input_dims={"time": 1, "y": -1, "x": -1}, context={"time": (before, 0)}, memory=4 << 20
+    )
+    for epoch in range(2):
+        sampler = Sampler(len(windows), 8, epoch, windows.block)
+        for step in range(len(windows) // 8 - 1):
+            rows = sampler.rows(step)
+            inputs, _ = windows.read(rows)
+            for number in range(before + 1):
+                got = inputs.reshape(len(rows), 3, before + 1, 64, 96)[:, :, number]
+                np.testing.assert_array_equal(got, fields[:, rows + number].swapaxes(0, 1))
 
 
 class TestWindowsOfFields(SourceContract):
