@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Any
 
 from dsinga.base.redaction import redact
@@ -12,8 +12,9 @@ from dsinga.base.redaction import redact
 _LONG_WORD = re.compile(r"(\S{80})\S{920,}+")
 
 
-def _redacted(arguments: Iterable[Any]) -> Iterator[Any]:
-    return (redact(_LONG_WORD.sub(r"\1...", part)) if isinstance(part, str) else part for part in arguments)
+def _redacted(arguments: Iterable[Any]) -> list[Any]:
+    # A list: a tuple that grows from an iterator fails if another thread lists all objects meanwhile.
+    return [redact(_LONG_WORD.sub(r"\1...", part)) if isinstance(part, str) else part for part in arguments]
 
 
 class UserError(ValueError):
