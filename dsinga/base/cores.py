@@ -1,12 +1,15 @@
-"""Counts the cores that this process may use."""
+"""Counts the cores and the memory that this process may use."""
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import math
 import os
 import sys
 from pathlib import Path, PurePosixPath
+
+CGROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")  # the bytes that the processes of a container may use
 
 
 def available_cores() -> int:
@@ -34,6 +37,19 @@ def quota_cores(own: Path = Path("/proc/self/cgroup"), mounts: Path = Path("/sys
             if quota not in ("max", "-1"):
                 quotas.append(max(1, math.ceil(int(quota) / int(period))))
     return min(quotas)
+
+
+def memory_limit() -> int:
+    """Return how many bytes of memory this process may use."""
+    if hasattr(os, "sysconf"):
+        limit = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    else:  # Windows
+        from psutil import virtual_memory
+
+        limit = virtual_memory().total
+    with contextlib.suppress(OSError, ValueError):  # no container, or "max"
+        limit = min(limit, int(CGROUP_LIMIT.read_text()))
+    return limit
 
 
 def _text(file: Path) -> str:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
 import time
-from pathlib import Path
 from typing import Any
 
 from dsinga.base.arguments import counted
+from dsinga.base.cores import memory_limit
 from dsinga.base.error_frames import cleared_frames
 from dsinga.base.registry import find, lookup
 from dsinga.engine.local_engine import LocalEngine
@@ -28,8 +26,6 @@ from dsinga.training.local_updater import LocalUpdater, Slots
 # What else a job may say of its cluster where it has one worker: how fast that is, not what it computes.
 FREE_FIELDS = ("workspace", "max_restarts", "patience")
 ONE_WORKER = "1 worker, 1 server"  # in words, as a cluster describes it in checkpoints
-# The file with the bytes that the processes of a container may use.
-CGROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
 
 
 def trains_locally(job: Job) -> bool:
@@ -60,19 +56,6 @@ def open_local_job(checked: CheckedJob) -> OpenedJob:
             if store.from_files:
                 check_first_block(store)
     return opened
-
-
-def memory_limit() -> int:
-    """Return how many bytes of memory this process may use."""
-    if hasattr(os, "sysconf"):
-        limit = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    else:  # Windows
-        from psutil import virtual_memory
-
-        limit = virtual_memory().total
-    with contextlib.suppress(OSError, ValueError):  # no container, or "max"
-        limit = min(limit, int(CGROUP_LIMIT.read_text()))
-    return limit
 
 
 def check_first_block(store: Any) -> None:

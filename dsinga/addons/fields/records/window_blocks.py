@@ -17,9 +17,9 @@ from dsinga.addons.fields.records.axis import Axis
 from dsinga.addons.fields.records.definition import DEFAULT_MEMORY
 from dsinga.addons.fields.records.layout import ChannelGroup, Layout
 from dsinga.addons.fields.records.readers import Ranges, read_ranges
+from dsinga.base.cores import memory_limit
 from dsinga.data.chunk_cache import MIXED_BLOCKS, ChunkCache
 from dsinga.data.conversion import find_nonfinite
-from dsinga.loop.local_run import memory_limit
 
 SMALLEST_STEP = 64 << 10  # bytes of a window at one point of time, from which fields are kept point by point
 RUN_LOCKS = 64
