@@ -1,4 +1,4 @@
-"""Reads large fields point by point, such as steps of time, and each stored chunk once an epoch."""
+"""Reads large fields point by point, such as steps of time; points of one stored chunk are read together."""
 
 from __future__ import annotations
 
