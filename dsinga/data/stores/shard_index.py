@@ -78,7 +78,7 @@ class ShardReader:
 
 def shard_index_begin(array: zarr.Array) -> int | None:
     """Return where the index of each shard begins, from the end if negative; None for unknown encodings."""
-    sharding: Any = array.metadata.codecs[0]  # type: ignore[union-attr]
+    sharding = _sharding_of(array)
     codecs = [codec.to_dict() for codec in sharding.index_codecs]
     is_plain = codecs[0].get("configuration", {}).get("endian") == "little"
     if not is_plain or [codec["name"] for codec in codecs] not in (["bytes"], ["bytes", "crc32c"]):
@@ -91,8 +91,12 @@ def shard_index_begin(array: zarr.Array) -> int | None:
 
 def has_checked_index(array: zarr.Array) -> bool:
     """Whether the index of each shard is in a known encoding, and has a checksum."""
-    sharding: Any = array.metadata.codecs[0]  # type: ignore[union-attr]
-    return shard_index_begin(array) is not None and len(sharding.index_codecs) == 2
+    return shard_index_begin(array) is not None and len(_sharding_of(array).index_codecs) == 2
+
+
+def _sharding_of(array: zarr.Array) -> Any:
+    metadata: Any = array.metadata  # of zarr's third format, the only one that has shards
+    return metadata.codecs[0]
 
 
 def _chunks_of_shard(array: zarr.Array) -> int:

@@ -106,7 +106,7 @@ class VariableReader:
 
     @cached_property
     def is_remote(self) -> bool:
-        """Whether chunks come from elsewhere than local files, so that reading one again takes long."""
+        """Whether chunks are not in local files, and are slow to read again."""
         from dsinga.addons.fields.records import backend_arrays  # which imports xarray
 
         return backend_arrays.is_remote(self._variable._data)

@@ -1,4 +1,4 @@
-"""Reads large fields point by point, such as steps of time; points of one stored chunk are read together."""
+"""Reads large fields by points, such as steps of time, and all points of a stored chunk together."""
 
 from __future__ import annotations
 
@@ -140,5 +140,5 @@ class StepFields:
         return int((counts[:, 0] - counts[:, 1]).sum()) * self._windows
 
     def _is_cut_once(self, step: int) -> bool:
-        """Whether a field in local files is cut by one window alone, so that an epoch needs it no longer after that."""
+        """Whether a field in local files is read by a single window. An epoch needs it only once."""
         return not self._part.reader.is_remote and self._uses(step) == 1

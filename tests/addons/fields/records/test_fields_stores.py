@@ -209,7 +209,7 @@ def test_the_default_memory_grows_where_it_helps_in_the_process_that_reads(
         windows = dsinga.windows(tmp_path / "x.zarr", input_dims={"time": 1})
         pickled, limits[chunk] = pickle.dumps(windows), []
         for free in (64 << 20, 8 << 20, 2 << 20):
-            monkeypatch.setattr(window_blocks, "memory_limit", lambda: 8 * free)  # noqa: B023
+            monkeypatch.setattr(window_blocks, "memory_limit", lambda free=free: 8 * free)
             monkeypatch.setattr(BlockCache, "_by_key", WeakValueDictionary())  # that of another process
             again = pickle.loads(pickled)
             limits[chunk].append(again.cache_limit)
