@@ -8,6 +8,7 @@ for instance in shared memory, and uses them first. CPython's reference counts s
 from __future__ import annotations
 
 import ctypes
+import os
 import sys
 import threading
 import weakref
@@ -46,8 +47,13 @@ class ResultPool:
     """
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self.lock = threading.Lock()
         self._is_to_clear = False
+        self._forget()
+
+    def renew(self) -> None:
+        """Begin anew in a forked process, at whose start another thread may have had the lock."""
+        self.lock = threading.Lock()
         self._forget()
 
     def clear(self) -> None:
@@ -56,13 +62,13 @@ class ResultPool:
         The garbage collector may call this in a thread that has the lock, which then gives them back afterwards.
         """
         self._is_to_clear = True
-        while self._is_to_clear and self._lock.acquire(blocking=False):
+        while self._is_to_clear and self.lock.acquire(blocking=False):
             try:
                 self._is_to_clear = False
                 self._take_back()
                 self._drop_free_chunks()
             finally:
-                self._lock.release()
+                self.lock.release()
 
     def _forget(self) -> None:
         """Forget all chunks; each lives on while an array refers to it."""
@@ -82,7 +88,7 @@ class ResultPool:
 
     def take(self, size: int) -> np.ndarray:
         """Return a block of memory of at least ``size`` bytes."""
-        with self._lock:
+        with self.lock:
             try:
                 self._take_back()
                 base = self._taken(-(-size // ALIGNMENT) * ALIGNMENT)
@@ -164,7 +170,8 @@ class ThreadBases(threading.local):
 
 
 pool = ResultPool()
-_own_lock = threading.Lock()  # of threads' own bases
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=pool.renew)
 _thread_bases = ThreadBases()
 
 
@@ -214,7 +221,7 @@ def empty(shape: tuple[int, ...], channels_last: bool = False, dtype: Any = np.f
     base_size = base_bytes(size)
     own, base = _thread_bases.bases.get(base_size), None
     if own:
-        with _own_lock:
+        with pool.lock:
             base = _free(own)
     if base is None:
         base = np.empty(base_size, np.uint8) if size > LARGEST else pool.take(base_size)
