@@ -49,25 +49,25 @@ def loop(r):
     tiles = (group * across + {rows} - 1) // {rows} * {rows}
     blocks = (down + group - 1) // group
     padded = scratch + take(r, 2) * slot
-    parts = padded + (2 * group + 2) * line
-    step = tiles * channels + 64  # not the same sets of the cache for all parts
-    others = parts + 16 * step
-    to = tiles * filters + 64
-    spare = others + 16 * to
-    for at in range(padded, others, 64):
+    x_parts = padded + (2 * group + 2) * line
+    x_step = tiles * channels + 64  # not the same sets of the cache for all parts
+    y_parts = x_parts + 16 * x_step
+    y_step = tiles * filters + 64
+    spare = y_parts + 16 * y_step
+    for at in range(padded, y_parts, 64):
         clear_register(at)
     for at in range(spare, spare + filters, 64):
         clear_register(at)
-    kernel = channels // 4 * filters
+    part_bytes = channels // 4 * filters
     while True:
         share = take(r, 1)
         first = share // pieces * count
         last = min(images, first + count)
         if first >= images:
             return
-        sums = result + share * 16 * kernel
+        sums = result + share * 16 * part_bytes
         if task == ADD_UP:
-            for at in range(sums, sums + 16 * kernel, 64):
+            for at in range(sums, sums + 16 * part_bytes, 64):
                 clear_register(at)
         for image in range(first, last):
             for block in range(share % pieces * blocks // pieces, (share % pieces + 1) * blocks // pieces):
@@ -87,28 +87,27 @@ def loop(r):
                         tile = (i - top) * across + j
                         corner = padded + 2 * (i - top) * line + 2 * j * channels
                         for at in range(0, channels, 64):
-                            image_tile(corner + at, line, channels, parts + tile * channels + at, step)
+                            image_tile(corner + at, line, channels, x_parts + tile * channels + at, x_step)
                         if task == ADD_UP:
                             {gradient}
                             for at in range(0, filters, 64):
-                                result_gradient_tile(
-                                    p + at, q + at, u + at, v + at, others + tile * filters + at, to
-                                )
+                                start = y_parts + tile * filters + at
+                                result_gradient_tile(p + at, q + at, u + at, v + at, start, y_step)
                 rows = (bottom - top) * across
                 for k in range(16):
-                    x, y = parts + k * step, others + k * to
+                    x, y = x_parts + k * x_step, y_parts + k * y_step
                     for f in range(0, filters, 64):
                         if task == CONVOLVE:
                             for t in range(0, rows, {rows}):
                                 multiply(
-                                    x + t * channels, channels, 4, second + k * kernel + f, filters, channels // 4,
+                                    x + t * channels, channels, 4, second + k * part_bytes + f, filters, channels // 4,
                                     y + t * filters + f, filters,
                                 )
                         else:
                             for c in range(0, channels, 4 * {rows}):
                                 add_product(
                                     x + c, 4, channels, y + f, filters, rows,
-                                    sums + k * kernel + c // 4 * filters + f, filters,
+                                    sums + k * part_bytes + c // 4 * filters + f, filters,
                                 )
                 if task == CONVOLVE:
                     for i in range(top, bottom):
@@ -116,9 +115,10 @@ def loop(r):
                             tile = (i - top) * across + j
                             {result}
                             for at in range(0, filters, 64):
-                                start = others + tile * filters + at
-                                result_tile(start, 4 * to, to, bias + at, p + at, q + at, u + at, v + at)
+                                start = y_parts + tile * filters + at
+                                result_tile(start, 4 * y_step, y_step, bias + at, p + at, q + at, u + at, v + at)
 """
+# The addresses of the pixels of a tile, above p and q, below u and v; what lies outside the image is spare memory.
 _PIXELS = """p = {array} + ((image * result_height + 2 * i) * result_width + 2 * j) * filters
                             u = p + result_width * filters if 2 * i + 1 < result_height else spare
                             q = p + filters if 2 * j + 1 < result_width else spare
