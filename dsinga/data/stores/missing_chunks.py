@@ -61,7 +61,7 @@ class MissingChunks:
     def check_chunk(self, index: tuple[int, ...]) -> None:
         """Raise UserError, or log, if the chunk with this number along each axis is not stored."""
         array, location = self._array, location_of(self._array)
-        places = [divmod(*pair) for pair in zip(index, chunks_of_shard(array), strict=True)]
+        places = [divmod(number, count) for number, count in zip(index, chunks_of_shard(array), strict=True)]
         stored, inner = tuple(number for number, _ in places), tuple(place for _, place in places)
         key = join(array.path, array.metadata.encode_chunk_key(stored))
         what = f"{redact(location)}: chunk {key} of {array.path or os.path.basename(location)!r}"

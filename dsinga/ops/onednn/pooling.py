@@ -87,7 +87,8 @@ def _forward(algorithm: int, x: Array, window: Sizes, stride: Sizes, pad: Sizes,
     """Return the kernel for images x; None if the library lacks it or, to train, its gradient."""
     shapes = x.shape, window, stride, pad
     kernel = get_kernel(PoolingForward, algorithm, *shapes, train, x.dtype) if accepts_alike(x) else None
-    return kernel if not train or get_kernel(PoolingBackward, algorithm, *shapes, x.dtype) else None
+    has_gradient = not train or get_kernel(PoolingBackward, algorithm, *shapes, x.dtype) is not None
+    return kernel if has_gradient else None
 
 
 class OnednnPooling(NumpyPooling):
