@@ -17,7 +17,7 @@ from dsinga.ops.compiled.code_files import ROWS
 from dsinga.ops.compiled.compiler import load_loop
 from dsinga.ops.types import Sizes
 
-TILES = 64  # of a block, at most, unless a row of an image has more
+TILES = 128  # of a block, at most, unless a row of an image has more
 PACK, CONVOLVE, ADD_UP, UNPACK = range(4)
 FIELDS = (
     *("task", "taken", "threads", "source", "second", "result", "scratch", "slot", "images", "height", "width"),
@@ -77,10 +77,11 @@ def loop(r):
                     i = 2 * top + k - above
                     start = source + (image * height + i) * width * channels
                     target = padded + k * line + left * channels
-                    for at in range(0, width * channels, 64):
-                        if 0 <= i < height:
+                    if 0 <= i < height:
+                        for at in range(0, width * channels, 64):
                             copy_register(start + at, target + at)
-                        else:
+                    else:
+                        for at in range(0, width * channels, 64):
                             clear_register(target + at)
                 for i in range(top, bottom):
                     for j in range(across):
