@@ -47,13 +47,15 @@ class ResultPool:
     """
 
     def __init__(self) -> None:
-        self.lock = threading.Lock()
+        self._lock = threading.Lock()
         self._is_to_clear = False
         self._forget()
+        if hasattr(os, "register_at_fork"):
+            os.register_at_fork(after_in_child=self._renew)
 
-    def renew(self) -> None:
+    def _renew(self) -> None:
         """Begin anew in a forked process, at whose start another thread may have had the lock."""
-        self.lock = threading.Lock()
+        self._lock = threading.Lock()
         self._forget()
 
     def clear(self) -> None:
@@ -62,13 +64,13 @@ class ResultPool:
         The garbage collector may call this in a thread that has the lock, which then gives them back afterwards.
         """
         self._is_to_clear = True
-        while self._is_to_clear and self.lock.acquire(blocking=False):
+        while self._is_to_clear and self._lock.acquire(blocking=False):
             try:
                 self._is_to_clear = False
                 self._take_back()
                 self._drop_free_chunks()
             finally:
-                self.lock.release()
+                self._lock.release()
 
     def _forget(self) -> None:
         """Forget all chunks; each lives on while an array refers to it."""
@@ -88,7 +90,7 @@ class ResultPool:
 
     def take(self, size: int) -> np.ndarray:
         """Return a block of memory of at least ``size`` bytes."""
-        with self.lock:
+        with self._lock:
             try:
                 self._take_back()
                 base = self._taken(-(-size // ALIGNMENT) * ALIGNMENT)
@@ -170,8 +172,7 @@ class ThreadBases(threading.local):
 
 
 pool = ResultPool()
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=pool.renew)
+_own_lock = threading.Lock()  # of threads' own bases
 _thread_bases = ThreadBases()
 
 
@@ -221,7 +222,7 @@ def empty(shape: tuple[int, ...], channels_last: bool = False, dtype: Any = np.f
     base_size = base_bytes(size)
     own, base = _thread_bases.bases.get(base_size), None
     if own:
-        with pool.lock:
+        with _own_lock:
             base = _free(own)
     if base is None:
         base = np.empty(base_size, np.uint8) if size > LARGEST else pool.take(base_size)
