@@ -83,19 +83,21 @@ def _geometry(window: Sizes, stride: Sizes, pad: Sizes) -> tuple[Any, ...]:
     return dims(*stride), dims(*window), dims(*(0 for _ in window)), dims(*pad), dims(*pad)
 
 
-def _forward(algorithm: int, x: Array, window: Sizes, stride: Sizes, pad: Sizes, train: bool) -> PoolingForward | None:
-    """Return the kernel for images x; None if the library lacks it or, to train, its gradient."""
-    shapes = x.shape, window, stride, pad
-    kernel = get_kernel(PoolingForward, algorithm, *shapes, train, x.dtype) if accepts_alike(x) else None
-    has_gradient = not train or get_kernel(PoolingBackward, algorithm, *shapes, x.dtype) is not None
-    return kernel if has_gradient else None
+def pooling_forward(
+    algorithm: int, x: Shape, window: Sizes, stride: Sizes, pad: Sizes, train: bool, dtype: np.dtype
+) -> PoolingForward:
+    """Create oneDNN's pooling; raise Unsupported if it or, to train, its gradient is missing."""
+    if train and get_kernel(PoolingBackward, algorithm, x, window, stride, pad, dtype) is None:
+        raise Unsupported("the library has the forward pass of some shapes without their backward pass")
+    return PoolingForward(algorithm, x, window, stride, pad, train, dtype)
 
 
 class OnednnPooling(NumpyPooling):
     """The backend's pooling by oneDNN, with a 1-d workspace; results have the dtype of the images."""
 
     def max_pool(self, x: Array, kernel: Sizes, stride: Sizes, pad: Sizes, train: bool) -> tuple[Array, Any]:
-        pool = _forward(MAX_POOLING, x, kernel, stride, pad, train)
+        shapes = MAX_POOLING, x.shape, kernel, stride, pad
+        pool = get_kernel(pooling_forward, *shapes, train, x.dtype) if accepts_alike(x) else None
         if pool and not shows_nan(x):  # the library leaves NaN out
             return pool(to_rows(x))
         y, workspace = super().max_pool(to_float32(x), kernel, stride, pad, train)
@@ -108,7 +110,8 @@ class OnednnPooling(NumpyPooling):
         return cast(super().max_pool_grad(to_float32(x), workspace, to_float32(dy), kernel, stride, pad), x.dtype)
 
     def avg_pool(self, x: Array, kernel: Sizes, stride: Sizes, pad: Sizes) -> Array:
-        pool = _forward(AVG_POOLING, x, kernel, stride, pad, True)
+        shapes = AVG_POOLING, x.shape, kernel, stride, pad
+        pool = get_kernel(pooling_forward, *shapes, True, x.dtype) if accepts_alike(x) else None
         return pool(to_rows(x))[0] if pool else cast(super().avg_pool(to_float32(x), kernel, stride, pad), x.dtype)
 
     def avg_pool_grad(self, x: Array, dy: Array, kernel: Sizes, stride: Sizes, pad: Sizes) -> Array:
