@@ -14,6 +14,7 @@ import numpy as np
 from dsinga.base.durable_files import write_file
 from dsinga.base.errors import UserError
 from dsinga.base.regular_files import read_json
+from dsinga.checkpoint.directory import arrays_by_param
 from dsinga.checkpoint.tensor_files import read_safetensors, write_tensors
 from dsinga.data import RecordNames
 from dsinga.data.sources.open_records import as_tuples
@@ -110,10 +111,7 @@ class Trained:
         steps = arrays.pop("steps", np.zeros(0, np.int64))
         if steps.shape != (1,) or steps.dtype.kind != "i" or steps[0] < 1:
             raise UserError(f"{path} has no number of steps; remove it to begin the optimizer anew")
-        slots: dict[str, dict[str, np.ndarray]] = {}
-        for name, array in arrays.items():
-            param, _, slot = name.rpartition("/")
-            slots.setdefault(param, {})[slot] = array
+        slots = arrays_by_param(arrays)
         return replace(self, names=names, seed=seed, steps=int(steps[0]), slots=slots, before=before)
 
 

@@ -8,6 +8,7 @@ for instance in shared memory, and uses them first. CPython's reference counts s
 from __future__ import annotations
 
 import ctypes
+import os
 import sys
 import threading
 import weakref
@@ -48,6 +49,13 @@ class ResultPool:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._is_to_clear = False
+        self._forget()
+        if hasattr(os, "register_at_fork"):
+            os.register_at_fork(after_in_child=self._renew)
+
+    def _renew(self) -> None:
+        """Begin anew in a forked process, at whose start another thread may have had the lock."""
+        self._lock = threading.Lock()
         self._forget()
 
     def clear(self) -> None:

@@ -164,7 +164,7 @@ def read_checkpoint_params(path: Path) -> ParamArrays:
         params = _read_arrays(path / PARAMS, metadata.files[PARAMS])
         if not any(name.endswith(f"/{EMA_SLOT}") for name in metadata.state):
             return params
-        averages = averaged(params, _by_param(_read_arrays(path / STATE, metadata.files[STATE])))
+        averages = averaged(params, arrays_by_param(_read_arrays(path / STATE, metadata.files[STATE])))
         return NamedParams(averages, params.names)
     except DamagedFile as error:
         raise UserError(f"{error}; {_another(path)}") from None
@@ -191,7 +191,7 @@ def read_newest_checkpoint(root: str | os.PathLike[str]) -> tuple[Path, Checkpoi
 def _read(path: Path) -> Checkpoint:
     metadata = read_metadata(path)
     arrays = {name: _read_arrays(path / name, expected) for name, expected in metadata.files.items()}
-    state = _by_param(arrays[STATE])
+    state = arrays_by_param(arrays[STATE])
     try:
         loop = insert_arrays(metadata.loop, arrays.get(LOOP, {}))
     except (AttributeError, KeyError, TypeError) as error:
@@ -199,7 +199,8 @@ def _read(path: Path) -> Checkpoint:
     return Checkpoint(metadata.step, arrays[PARAMS], state, metadata.meta, loop)
 
 
-def _by_param(arrays: ParamArrays) -> dict[str, ParamArrays]:
+def arrays_by_param(arrays: ParamArrays) -> dict[str, ParamArrays]:
+    """Return an optimizer's state by param and slot, of arrays named "param/slot"."""
     state: dict[str, ParamArrays] = {}
     for name, array in arrays.items():
         param, _, slot = name.rpartition("/")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -53,12 +54,13 @@ class CutRunner:
         self.workers, self.gather, self._count_threads, self.in_tree = workers, gather, count_threads, in_tree
         self._precision, self._kept_blocks, self._sizes = precision, in_memory or workers, sizes
         self._cuts: dict[int, tuple[PartitionedNet, Sequence[Rows]]] = {}
-        self._pool: ThreadPoolExecutor | None = None  # kept, because kernels are made once for each thread
+        # By process, since a fork has no threads; kept, because kernels are made once for each thread.
+        self._pools: dict[int, ThreadPoolExecutor] = {}
         self._lock = threading.Lock()
         self._opened_kernels: tuple[Ops, CapturedPasses | None] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**vars(self), "_cuts": {}, "_pool": None, "_lock": None, "_opened_kernels": None}
+        return {**vars(self), "_cuts": {}, "_pools": {}, "_lock": None, "_opened_kernels": None}
 
     def __setstate__(self, state: Mapping[str, Any]) -> None:
         vars(self).update(state, _lock=threading.Lock())
@@ -124,7 +126,8 @@ class CutRunner:
     ) -> list[T]:  # fmt: skip
         """Call ``compute`` for each worker of a cut net with its net, params and rows; return the results."""
         with self._lock:
-            self._pool = self._pool or ThreadPoolExecutor(self.workers, "dsinga-local")
+            if (process := os.getpid()) not in self._pools:
+                self._pools = {process: ThreadPoolExecutor(self.workers, "dsinga-local")}
             ops = self._kernels()[0]
             ops.enter()
             parts = {name: ops.asarray(value) for name, value in split_params(cut.parts, values).items()}
@@ -138,7 +141,7 @@ class CutRunner:
                 return compute(local, parts, _records_of(local, records, ctx.rows), ctx)
 
             return run_in_threads(
-                cut, ops, work, seed=seed, step=step, rows=rows, pool=self._pool,
+                cut, ops, work, seed=seed, step=step, rows=rows, pool=self._pools[process],
                 at_once=at_once, in_tree=self.in_tree,
                 in_memory=self._kept_blocks if cut.is_training else None,
             )  # fmt: skip

@@ -270,10 +270,15 @@ class RunMonitor(contextlib.ExitStack):
 
 def keep_earlier_run(workspace: Path) -> Path | None:
     """Move an earlier run's files out of the way, to ``run-<number>`` in the workspace; return that folder."""
-    files = [path for name in RUN_FILES if (path := workspace / name).exists()]
+    return move_to_new_folder([workspace / name for name in RUN_FILES], workspace, "run")
+
+
+def move_to_new_folder(paths: Iterable[Path], workspace: Path, kind: str) -> Path | None:
+    """Move those of the files that exist to a folder ``<kind>-<number>`` in a workspace; return it, or None."""
+    files = [path for path in paths if path.exists()]
     if not files:
         return None
-    folder = next(folder for n in itertools.count(1) if not (folder := workspace / f"run-{n}").exists())
+    folder = next(folder for n in itertools.count(1) if not (folder := workspace / f"{kind}-{n}").exists())
     folder.mkdir()
     for path in files:
         path.replace(folder / path.name)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import io
-import itertools
 import json
 import math
 from collections import Counter
@@ -28,6 +27,7 @@ from dsinga.base.redaction import redact
 from dsinga.base.registry import nearest
 from dsinga.base.regular_files import read_json
 from dsinga.monitor import History, Row, read_metrics
+from dsinga.monitor.run_monitor import move_to_new_folder
 from dsinga.monitor.workspace_lock import HOLDER, locked_workspace
 
 # The columns of a row before and after the columns of the setting.
@@ -208,14 +208,7 @@ def keep_earlier_search(workspace: Path) -> Path | None:
     for holder in workspace.glob(f"{FOLDERS}/{HOLDER}"):
         with locked_workspace(holder.parent):
             pass
-    files = [path for path in (*workspace.glob(FOLDERS), workspace / TABLE) if path.exists()]
-    if not files:
-        return None
-    folder = next(path for n in itertools.count(1) if not (path := workspace / f"search-{n}").exists())
-    folder.mkdir()
-    for path in files:
-        path.replace(folder / path.name)
-    return folder
+    return move_to_new_folder([*workspace.glob(FOLDERS), workspace / TABLE], workspace, "search")
 
 
 def write_outcome(

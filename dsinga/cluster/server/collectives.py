@@ -32,12 +32,18 @@ KINDS: Mapping[str, Callable[[Mapping[int, np.ndarray]], np.ndarray]] = {
 }
 
 
+def combine(kind: str, arrays: Mapping[int, np.ndarray]) -> np.ndarray:
+    """Return the read-only result of a collective of the workers' arrays."""
+    result = KINDS[kind]({worker: arrays[worker] for worker in sorted(arrays)}).view()
+    result.flags.writeable = False
+    return result
+
+
 class _Collective:
     """One all-reduce or all-gather, which waits for the arrays of its contributors."""
 
     def __init__(self, kind: str, contributors: Sequence[int]):
-        self.contributors = contributors
-        self.combine = KINDS[kind]
+        self.kind, self.contributors = kind, contributors
         self.arrays: dict[int, np.ndarray] = {}
         self.future: Future[np.ndarray] = Future()
         self.future.set_running_or_notify_cancel()  # all workers share it: none may cancel it
@@ -50,9 +56,7 @@ class _Collective:
 
     def resolve(self) -> None:
         try:
-            result = self.combine({worker: self.arrays[worker] for worker in sorted(self.arrays)}).view()
-            result.flags.writeable = False
-            self.future.set_result(result)
+            self.future.set_result(combine(self.kind, self.arrays))
         except Exception as error:  # such as shapes that do not fit: all workers get it, not only the last one
             self.future.set_exception(error)
 

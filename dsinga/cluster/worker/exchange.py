@@ -21,14 +21,14 @@ from dsinga.cluster.worker.param_homes import CachedRowsHome, DeviceHome, ParamH
 from dsinga.cluster.worker.server_client import ServerClient
 from dsinga.job import PullTime
 from dsinga.ops import Array, Ops, SparseRows
-from dsinga.training.divergence import first_bad_gradient
+from dsinga.passes.training_step import Updates
 from dsinga.training.local_updater import LocalUpdater, check_gradient
 
 # The number of the server that adds and joins arrays for the workers of a group.
 COLLECTIVES_SERVER = 0
 
 
-class Exchange(Mapping[str, Array]):
+class Exchange(Updates, Mapping[str, Array]):
     """Exchanges values and gradients of one worker with the servers, by bucket. For one thread at a time.
 
     Looking up a param waits until its value is of the present step. Pushing a bucket's last gradient sends the bucket
@@ -127,13 +127,6 @@ class Exchange(Mapping[str, Array]):
         value = home.value()
         self._meter.waited += time.perf_counter() - started
         return value
-
-    def push_all(self, gradients: Mapping[str, Array]) -> str | None:
-        """Push all gradients of a step if they are finite; else return the name of a bad one."""
-        lost = first_bad_gradient(gradients)
-        for name, gradient in gradients.items() if lost is None else ():
-            self.push(name, gradient)
-        return lost
 
     def push(self, name: str, gradient: Array) -> None:
         """Accept the gradient of a param; it is sent when its bucket is complete.

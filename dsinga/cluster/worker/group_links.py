@@ -14,7 +14,7 @@ from contextlib import ExitStack, suppress
 import numpy as np
 
 from dsinga.base.errors import RunError
-from dsinga.cluster.server.collectives import KINDS
+from dsinga.cluster.server.collectives import combine
 from dsinga.cluster.transport.handshake import process_of
 from dsinga.ops import Array
 
@@ -83,9 +83,7 @@ class LinkedSum:
     def result(self, timeout: float | None = None) -> list[np.ndarray]:
         """Return the sum, read-only. Raises TimeoutError after ``timeout`` seconds without a message, and OSError."""
         self._receive(timeout)
-        total = KINDS[self._kind]({worker: self._arrays[worker] for worker in sorted(self._arrays)}).view()
-        total.flags.writeable = False
-        return [total]
+        return [combine(self._kind, self._arrays)]
 
     def _receive(self, timeout: float | None) -> None:
         if self.lost is not None:

@@ -26,7 +26,7 @@ from dsinga.base.errors import UserError
 from dsinga.base.regular_files import open_regular, read_json
 from dsinga.data.locations import absolute
 from dsinga.data.stores.checked_files import ReadingStore, check_lengths, most_chunk_bytes
-from dsinga.data.stores.shard_index import ShardFault, ShardReader, has_checked_index
+from dsinga.data.stores.shard_index import ShardFault, ShardReader, chunks_of_shard, has_checked_index
 
 # The decoders of codecs of zarr's third format, by name; none of them needs the settings with which it encoded.
 _DECODERS = {"blosc": numcodecs.Blosc, "zstd": numcodecs.Zstd, "gzip": numcodecs.GZip}
@@ -109,8 +109,7 @@ class RegionReader:
         self.shape, self.dtype, self.chunks = array.shape, array.dtype, array.chunks
         self._nbytes = math.prod(self.chunks) * self.dtype.itemsize
         self._codec = _decoder(array)
-        shards = array.shards or array.chunks
-        self._in_shard = tuple(big // small for big, small in zip(shards, array.chunks, strict=True))
+        self._in_shard = chunks_of_shard(array)
         self._shards = None if array.shards is None else ShardReader(array, self._most_bytes)
         self._is_blosc = isinstance(self._codec, numcodecs.Blosc)
 
@@ -179,14 +178,9 @@ class RegionReader:
 
     def _stored(self, index: Sequence[int]) -> np.ndarray:
         """Return the stored bytes of a chunk, by its number along each axis."""
-        places = list(map(divmod, index, self._in_shard))
-        path = f"{self._folder}{self._key(tuple(number for number, _ in places))}"
-        if self._shards is None:
-            return _read_file(path, self._most_bytes)
-        entry = 0
-        for (_, place), count in zip(places, self._in_shard, strict=True):
-            entry = entry * count + place
-        return self._shards.read(path, entry)
+        stored, chunk = zip(*map(divmod, index, self._in_shard), strict=True)
+        path = f"{self._folder}{self._key(stored)}"
+        return _read_file(path, self._most_bytes) if self._shards is None else self._shards.read(path, chunk)
 
 
 def _zstd_library() -> ctypes.CDLL | None:

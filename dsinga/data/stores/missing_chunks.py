@@ -22,7 +22,7 @@ from dsinga.data.filesystem import exists, is_file, is_references
 from dsinga.data.locations import join
 from dsinga.data.stores.checked_files import ReadingStore
 from dsinga.data.stores.chunk_files import axis_parts, location_of
-from dsinga.data.stores.shard_index import ENTRY_BYTES, NOT_STORED, shard_index_begin
+from dsinga.data.stores.shard_index import ENTRY_BYTES, NOT_STORED, chunks_of_shard, shard_index_begin
 from dsinga.data.stores.store_faults import check_array
 
 logger = logging.getLogger(__name__)
@@ -61,20 +61,19 @@ class MissingChunks:
     def check_chunk(self, index: tuple[int, ...]) -> None:
         """Raise UserError, or log, if the chunk with this number along each axis is not stored."""
         array, location = self._array, location_of(self._array)
-        sizes = [big // small for big, small in zip(array.shards or array.chunks, array.chunks, strict=True)]
-        stored = tuple(number // size for number, size in zip(index, sizes, strict=True))
+        places = [divmod(number, count) for number, count in zip(index, chunks_of_shard(array), strict=True)]
+        stored, inner = tuple(number for number, _ in places), tuple(place for _, place in places)
         key = join(array.path, array.metadata.encode_chunk_key(stored))
         what = f"{redact(location)}: chunk {key} of {array.path or os.path.basename(location)!r}"
         remedy = "write the array again, or put the chunk back"
         if key not in self._lacks and key not in self._missing:
             has_path = isinstance(array.store, (LocalStore, ReadingStore)) and not is_references(location)
             if is_file(join(location, key)) if has_path else sync(array.store.exists(key)):
-                self._lacks[key] = None if array.shards is None else _lacking(array, key, sizes)
+                self._lacks[key] = None if array.shards is None else _lacking(array, key)
             elif has_path and exists(join(location, key)):
                 raise UserError(f"{what} is not a file; {remedy}")
         if key in self._lacks:
             lacks = self._lacks[key]
-            inner = tuple(number % size for number, size in zip(index, sizes, strict=True))
             if lacks is None or not lacks[inner]:
                 return
             key = f"{key} {inner}"
@@ -95,11 +94,12 @@ def _runs(points: slice | np.ndarray, chunk: int) -> list[tuple[int, slice]]:
     return [(int(numbers[low]), slice(low, high)) for low, high in itertools.pairwise(ends) if low < high]
 
 
-def _lacking(array: zarr.Array, key: str, sizes: Sequence[int]) -> np.ndarray | None:
+def _lacking(array: zarr.Array, key: str) -> np.ndarray | None:
     """Return the chunks that a shard's index calls missing, as booleans; None for unknown encodings."""
     begin = shard_index_begin(array)
     if begin is None:
         return None
+    sizes = chunks_of_shard(array)
     size = ENTRY_BYTES * math.prod(sizes)
     part = SuffixByteRequest(-begin) if begin else RangeByteRequest(0, size)
     index: Any = sync(array.store.get(key, default_buffer_prototype(), part))

@@ -23,7 +23,7 @@ class ShardFault(ValueError):
 
 
 class _Index(NamedTuple):
-    """The index of a shard, (chunks, 2) uint64: offset and length; and the file's time, inode and size."""
+    """The index of a shard, (*chunks, 2) uint64: offset and length; and the file's time, inode and size."""
 
     entries: np.ndarray
     version: tuple[int, int, int]
@@ -39,12 +39,13 @@ class ShardReader:
 
     def __init__(self, array: zarr.Array, most_bytes: int):
         self._begin, self._most_bytes = shard_index_begin(array) or 0, most_bytes
-        self._chunks = _chunks_of_shard(array)
-        self._most_indexes = min(MOST_INDEXES, INDEXES_BYTES // (ENTRY_BYTES * self._chunks))
+        self._shape = chunks_of_shard(array)
+        self._nbytes = ENTRY_BYTES * math.prod(self._shape)
+        self._most_indexes = min(MOST_INDEXES, INDEXES_BYTES // self._nbytes)
         self._indexes: dict[str, _Index] = {}
 
-    def read(self, path: str, number: int) -> np.ndarray:
-        """Return the bytes of a shard's chunk (n,), uint8, by its number in the shard.
+    def read(self, path: str, chunk: tuple[int, ...]) -> np.ndarray:
+        """Return the bytes (n,), uint8, of a shard's chunk, by its number along each axis in the shard.
 
         Raises FileNotFoundError if the shard lacks the chunk, and ShardFault for a damaged index.
         """
@@ -57,7 +58,7 @@ class ShardReader:
                 if len(self._indexes) >= self._most_indexes:
                     self._indexes.clear()
                 self._indexes[path] = index
-            offset, length = index.entries[number].tolist()
+            offset, length = index.entries[chunk].tolist()
             if offset == NOT_STORED:
                 raise FileNotFoundError(path)
             if offset + length > status.st_size:
@@ -69,11 +70,11 @@ class ShardReader:
 
     def _entries(self, file: int, size: int, path: str) -> np.ndarray:
         begin = self._begin if self._begin >= 0 else max(0, size + self._begin)
-        size = ENTRY_BYTES * self._chunks
-        data = os.pread(file, size + CHECKSUM_BYTES, begin)
-        if google_crc32c.value(data[:size]).to_bytes(CHECKSUM_BYTES, "little") != data[size:]:
+        data = os.pread(file, self._nbytes + CHECKSUM_BYTES, begin)
+        entries, checksum = data[: self._nbytes], data[self._nbytes :]
+        if google_crc32c.value(entries).to_bytes(CHECKSUM_BYTES, "little") != checksum:
             raise ShardFault(f"the index of {path} is damaged: its checksum differs")
-        return np.frombuffer(data, "<u8", 2 * self._chunks).reshape(self._chunks, 2)
+        return np.frombuffer(entries, "<u8").reshape(*self._shape, 2)
 
 
 def shard_index_begin(array: zarr.Array) -> int | None:
@@ -86,7 +87,7 @@ def shard_index_begin(array: zarr.Array) -> int | None:
     where = sharding.index_location
     if getattr(where, "value", where) == "start":  # zarr 3.4 has a text, older ones a member of an enum
         return 0
-    return -ENTRY_BYTES * _chunks_of_shard(array) - CHECKSUM_BYTES * (len(codecs) - 1)
+    return -ENTRY_BYTES * math.prod(chunks_of_shard(array)) - CHECKSUM_BYTES * (len(codecs) - 1)
 
 
 def has_checked_index(array: zarr.Array) -> bool:
@@ -99,5 +100,6 @@ def _sharding_of(array: zarr.Array) -> Any:
     return metadata.codecs[0]
 
 
-def _chunks_of_shard(array: zarr.Array) -> int:
-    return math.prod(big // small for big, small in zip(array.shards or (), array.chunks, strict=True))
+def chunks_of_shard(array: zarr.Array) -> tuple[int, ...]:
+    """Return how many chunks each stored object has along each axis: 1 without shards."""
+    return tuple(big // small for big, small in zip(array.shards or array.chunks, array.chunks, strict=True))

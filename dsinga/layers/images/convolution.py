@@ -185,10 +185,7 @@ class RectifiedConvolution(Convolution):
         return ops.rectified_convolution(x, weight, bias, self.window.stride, self.window.pad)
 
     def backward_sizes(self, rows: int) -> list[int]:
-        return [
-            *super().backward_sizes(rows),
-            float_bytes(rows, self.shape),
-        ]  # the gradient where the feature is above 0
+        return [*super().backward_sizes(rows), float_bytes(rows, self.shape)]  # the gradient where the feature is not 0
 
     def compute_gradient(
         self, params: Arrays, sources: Arrays, output: Output, grad: Any, needs: Sequence[bool], ctx: Context

@@ -124,13 +124,11 @@ class SoftmaxLoss(Layer):
         probabilities = ctx.ops.softmax(scores)
         losses = -(target * xp.log(xp.maximum(probabilities, FLT_MIN))).sum(axis=1)
         if weights is None:
-            loss = losses.sum(dtype=np.float64) * self.scale
             accuracy = ctx.ops.hits(probabilities, largest, self.topk), len(shares)
         else:
             hits = _hits_by_row(probabilities, largest, self.topk, ctx.ops)
-            loss = weighted_sum(losses, weights, self.scale)
             accuracy = weighted_sum(hits, weights), weights.sum(dtype=np.float64)
-        metrics = {"loss": (loss, len(shares)), "accuracy": accuracy}
+        metrics = {"loss": (weighted_sum(losses, weights, self.scale), len(shares)), "accuracy": accuracy}
         return Output(probabilities, saved=(target, losses) if ctx.training else None, metrics=metrics)
 
     def compute_gradient(

@@ -84,9 +84,7 @@ class DifferenceLoss(PairLoss):
             difference = self.targets.difference(sources[0], sources[1], ctx.ops).reshape(-1, self.shape[1])
         if weights is None and points is None:
             loss = self._sum(difference, ctx) * self.settings.scale
-        elif weights is None:
-            loss = self._losses(difference, ctx, points).sum() * self.settings.scale
-        elif weights.ndim == 2:
+        elif weights is not None and weights.ndim == 2:
             losses = weighted_rows(self._elements(difference, ctx), weights)
             loss = losses.sum(dtype=np.float64) * self.settings.scale
         else:

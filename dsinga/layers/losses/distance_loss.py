@@ -62,10 +62,7 @@ class CosineLoss(PairLoss):
         norms = [xp.maximum(xp.sqrt(row_sums(z, z, ctx.ops)), SMALLEST_NORM)[:, None] for z in (x, y)]
         cosines = row_sums(x, y, ctx.ops)[:, None] / (norms[0] * norms[1])
         losses = 1 - cosines.reshape(len(cosines)).astype(np.float64)
-        if (weights := weights_of(sources, WEIGHTS, ctx.ops)) is None:
-            loss = losses.sum() * self.settings.scale
-        else:
-            loss = weighted_sum(losses, weights, self.settings.scale)
+        loss = weighted_sum(losses, weights_of(sources, WEIGHTS, ctx.ops), self.settings.scale)
         saved = (norms, losses) if ctx.training else None
         return Output(cosines, saved=saved, metrics={"loss": (loss, len(losses))})
 
@@ -233,10 +230,7 @@ class KLDivergenceLoss(PairLoss):
         x, target = (to_matrix(source, ctx.ops) for source in sources[:2])
         ratios = self._log_ratios(x, target, ctx.ops)
         losses = (target * ratios).sum(axis=1, dtype=np.float64)
-        if (weights := weights_of(sources, WEIGHTS, ctx.ops)) is None:
-            loss = losses.sum() * self.settings.scale
-        else:
-            loss = weighted_sum(losses, weights, self.settings.scale)
+        loss = weighted_sum(losses, weights_of(sources, WEIGHTS, ctx.ops), self.settings.scale)
         saved = (ratios, losses) if ctx.training else None
         return Output(ctx.ops.softmax(x), saved=saved, metrics={"loss": (loss, len(losses))})
 

@@ -63,9 +63,9 @@ def weights_of(sources: Arrays, position: int, ops: Ops) -> Array | None:
     return weights.reshape(len(weights) if weights.size == len(weights) else (len(weights), -1))
 
 
-def weighted_sum(rows: Array, weights: Array, scale: float = 1.0) -> Array:
-    """Sum rows' losses times their weights, Σ wᵢ·rowsᵢ·scale, in float64."""
-    return (rows * weights).sum(dtype=np.float64) * scale
+def weighted_sum(rows: Array, weights: Array | None, scale: float = 1.0) -> Array:
+    """Sum rows' losses times their weights, if any, Σ wᵢ·rowsᵢ·scale, in float64."""
+    return (rows if weights is None else rows * weights).sum(dtype=np.float64) * scale
 
 
 def in_parts(matrix: Array, weights: Array) -> Array:

@@ -68,15 +68,16 @@ def records_of_fit(model: Any, data: Data, held_out: Data, share: float, class_w
     return {"train": with_class_weights(model, train, class_weight), "val": validation}
 
 
-def with_class_weights(model: Any, data: WeighedPairs, class_weight: Any) -> WeighedPairs:
-    """Multiply the sample weights of training data by the class weights given to ``fit``, if any."""
+def with_class_weights(model: Any, data: WeighedPairs, class_weight: Any, has_all: bool = True) -> WeighedPairs:
+    """Multiply the sample weights of training data, which ``has_all`` or a batch, by class weights, if any."""
     if class_weight is None:
         return data
     if len(model.label_inputs()) > 1:
         raise UserError("class_weight is for models of one loss, because it weighs all; give sample_weight")
     records, labels = next(iter(data.pairs.values()), (None, None))
     labels = records if isinstance(records, RecordSource) else labels
-    return data._replace(weights=weights_of_classes(class_weight, labels, loss_of_labels(model), data.weights))
+    weights = weights_of_classes(class_weight, labels, loss_of_labels(model), data.weights, has_all)
+    return data._replace(weights=weights)
 
 
 def begin_fit(model: Any, workspace: Any, resume: Any, callbacks: Iterable[Any], fields: dict[str, Any]) -> FitBegin:

@@ -117,11 +117,14 @@ def without_missing(y: Any, weights: Any, loss: Any) -> tuple[Any, Any]:
     return np.where(missing, 0, y).astype(y.dtype), factors
 
 
-def weights_of_classes(class_weight: Any, labels: Any, loss: Any, sample_weight: Any = None) -> np.ndarray:
+def weights_of_classes(
+    class_weight: Any, labels: Any, loss: Any, sample_weight: Any = None, has_all: bool = True
+) -> np.ndarray:
     """Return a weight for each label from ``class_weight``, times ``sample_weight``: float32 shaped as the labels.
 
     ``class_weight`` maps labels, or class names of a record source, to factors, by default 1. "balanced" gives n /
-    (k·n_c) to a class with n_c of n labels, for k classes, as in scikit-learn, and ignores the label -1.
+    (k·n_c) to a class with n_c of n labels, for k classes, as in scikit-learn, and ignores the label -1. Raises
+    UserError for a factor of no label while a label has none, or, unless ``labels`` has_all, while none has one.
     """
     if not isinstance(class_weight, Mapping) and not (isinstance(class_weight, str) and class_weight == "balanced"):
         raise UserError(
@@ -139,8 +142,9 @@ def weights_of_classes(class_weight: Any, labels: Any, loss: Any, sample_weight:
         check_range(f"class_weight[{label!r}]", factor, 0)
         weights[classes == label] = factor
     present = np.unique(classes).tolist()
-    if class_weight and not set(present) & set(class_weight):
-        key = next(iter(class_weight))
+    unknown = [key for key in class_weight if key not in present]
+    if unknown and (set(present) - {-1, *class_weight} if has_all else len(unknown) == len(class_weight)):
+        key = unknown[0]
         remedy = ""
         if isinstance(key, str) and key in map(str, present):
             remedy = f"; {key!r} is a text: write {{int(k): v for k, v in class_weight.items()}}"

@@ -18,27 +18,17 @@ from dsinga.ops.factored_gradient import FactoredGradient
 from dsinga.ops.layout import contiguous, join_rows, to_rows
 from dsinga.ops.onednn.casting import cast, cast_contiguous, cast_factor, cast_like, to_float32
 from dsinga.ops.onednn.convolution import BackwardData, BackwardWeights, ConvolutionForward, add_to_rows
-from dsinga.ops.onednn.elementwise import Binary, Derivative, Function, Rectifier, run_elementwise
 from dsinga.ops.onednn.library import (
-    ADD,
-    AVG_POOLING,
     BFLOAT16,
-    DST,
-    MAX_POOLING,
-    RELU,
-    RELU_FROM_OUTPUT,
-    Unsupported,
     form_of,
 )
-from dsinga.ops.onednn.normalisation import LRNBackward, LRNForward, lrn_forward
 from dsinga.ops.onednn.onednn_ops import Float32Ops
-from dsinga.ops.onednn.pooling import PoolingBackward, PoolingForward
-from dsinga.ops.onednn.primitive import accepts, shows_nan
+from dsinga.ops.onednn.primitive import accepts
 from dsinga.ops.onednn.products import PART_BYTES, PART_ROWS, Product, TransposedProduct
 from dsinga.ops.onednn.rounded_params import RoundedParams
 from dsinga.ops.onednn.thread import get_kernel, thread_state
 from dsinga.ops.recorded_array import recorder
-from dsinga.ops.types import FLOAT32, Array, Shape, Shaped, Sizes, converted
+from dsinga.ops.types import FLOAT32, Array, Shaped, Sizes, converted
 
 FEW_ROWS = 256  # of x, from which on its product with a weight is written as it is
 # How often the numbers of a product of attention are multiplied, on average, from which on it pays to round them.
@@ -64,18 +54,6 @@ def multiply(a: Array, b: Array, out: Array, factor: float = 1.0, add: bool = Fa
         out[...] = product
 
 
-def _pooling(algorithm: int, x: Shape, window: Sizes, stride: Sizes, pad: Sizes, train: bool) -> PoolingForward:
-    """Create the pooling of bfloat16 images; raise Unsupported if it or, to train, its gradient is missing."""
-    forward = get_kernel(PoolingForward, algorithm, x, window, stride, pad, train, BFLOAT16)
-    if forward is None or (train and get_kernel(PoolingBackward, algorithm, x, window, stride, pad, BFLOAT16) is None):
-        raise Unsupported("the library has the forward pass of some shapes without their backward pass")
-    return forward
-
-
-def _kernel(make: Any, x: Array, *arguments: Any) -> Any:
-    return get_kernel(make, *arguments) if x.dtype == BFLOAT16 and x.size else None
-
-
 class DepthwiseBackwardData(BackwardData):
     """The gradient of depthwise convolutions for images; other code of the library takes 20 times as long."""
 
@@ -91,66 +69,7 @@ def _grouped(make: Any, x: Array, w: Array, dilation: Sizes, groups: int, *argum
     return kernel if kernel is not None and (is_full or "_dw:" in kernel.implementation) else None
 
 
-class Bf16Images(Float32Ops):
-    """Kernels on bfloat16 images and other arrays; results have the first argument's dtype."""
-
-    def max_pool(self, x: Array, kernel: Sizes, stride: Sizes, pad: Sizes, train: bool) -> tuple[Array, Any]:
-        pool = _kernel(_pooling, x, MAX_POOLING, x.shape, kernel, stride, pad, train)
-        if pool and not shows_nan(x):
-            return pool(to_rows(x))
-        y, workspace = super().max_pool(to_float32(x), kernel, stride, pad, train)
-        return cast(y, x.dtype), workspace
-
-    def max_pool_grad(self, x: Array, workspace: Any, dy: Array, kernel: Sizes, stride: Sizes, pad: Sizes) -> Array:
-        shapes = MAX_POOLING, x.shape, kernel, stride, pad
-        if workspace.ndim == 1 and _kernel(_pooling, x, *shapes, True):
-            return _kernel(PoolingBackward, x, *shapes, BFLOAT16)(to_rows(cast_like(dy, x)), workspace)
-        return cast(super().max_pool_grad(to_float32(x), workspace, to_float32(dy), kernel, stride, pad), x.dtype)
-
-    def avg_pool(self, x: Array, kernel: Sizes, stride: Sizes, pad: Sizes) -> Array:
-        pool = _kernel(_pooling, x, AVG_POOLING, x.shape, kernel, stride, pad, True)
-        return pool(to_rows(x))[0] if pool else cast(super().avg_pool(to_float32(x), kernel, stride, pad), x.dtype)
-
-    def avg_pool_grad(self, x: Array, dy: Array, kernel: Sizes, stride: Sizes, pad: Sizes) -> Array:
-        back = _kernel(PoolingBackward, x, AVG_POOLING, x.shape, kernel, stride, pad, BFLOAT16)
-        if back:
-            return back(to_rows(cast_like(dy, x)))
-        return cast(super().avg_pool_grad(to_float32(x), to_float32(dy), kernel, stride, pad), x.dtype)
-
-    def lrn(self, x: Array, size: int, alpha: float, beta: float, k: float, train: bool) -> tuple[Array, Any]:
-        constants = size, alpha, beta, k, train
-        forward: LRNForward | None = _kernel(lrn_forward, x, x.shape, *constants, BFLOAT16)
-        if forward:
-            return forward(to_rows(x))
-        y, workspace = super().lrn(to_float32(x), *constants)
-        return cast(y, x.dtype), workspace
-
-    def lrn_grad(self, x: Array, workspace: Any, dy: Array, size: int, alpha: float, beta: float, k: float) -> Array:
-        constants = size, alpha, beta, k
-        if _kernel(lrn_forward, x, x.shape, *constants, True, BFLOAT16):
-            back = _kernel(LRNBackward, x, x.shape, *constants, BFLOAT16)
-            return back(to_rows(x), to_rows(cast_like(dy, x)), *workspace)
-        return cast(super().lrn_grad(to_float32(x), workspace, to_float32(dy), *constants), x.dtype)
-
-    def relu(self, x: Array, slope: float = 0.0) -> Array:
-        rectifier = (Function, x, x.size, RELU, slope, 0.0) if slope else (Rectifier, x, x.size)
-        kernel = _kernel(*rectifier, BFLOAT16)
-        return kernel(x) if kernel else cast(super().relu(to_float32(x), slope), x.dtype)
-
-    def relu_grad(self, y: Array, dy: Array, slope: float = 0.0) -> Array:
-        kernel = _kernel(Derivative, y, y.size, RELU_FROM_OUTPUT, slope, DST, BFLOAT16)
-        if kernel:
-            return run_elementwise(kernel, y, cast_like(dy, y))
-        return cast(super().relu_grad(to_float32(y), to_float32(dy), slope), y.dtype)
-
-    def add(self, x: Array, y: Array) -> Array:
-        kernel = _kernel(Binary, x, x.size, ADD, BFLOAT16)
-        if kernel:
-            return run_elementwise(kernel, x, cast_like(y, x))
-        return cast(super().add(to_float32(x), to_float32(y)), x.dtype)
-
-
-class Bf16Ops(Bf16Images):
+class Bf16Ops(Float32Ops):
     """oneDNN kernels with bfloat16 products, for processors with AVX512_BF16 or AMX."""
 
     precision = "bf16"
@@ -208,8 +127,7 @@ class Bf16Ops(Bf16Images):
         kernel = get_kernel(ConvolutionForward, x.shape, w.shape, stride, pad, b is not None, BFLOAT16)
         if kernel is None:
             return cast(super().convolution(to_float32(x), w, b, stride, pad), BFLOAT16)
-        bias = () if b is None else (contiguous(b),)
-        return kernel(cast_contiguous(to_rows(x), BFLOAT16), contiguous(w), *bias)
+        return kernel(cast_contiguous(to_rows(x), BFLOAT16), contiguous(w), b)
 
     def convolution_grad(
         self, x: Array, w: Array, dy: Array, stride: Sizes, pad: Sizes, need_dx: bool, need_db: bool
@@ -236,8 +154,7 @@ class Bf16Ops(Bf16Images):
         kernel = _grouped(ConvolutionForward, x, w, dilation, groups, *arguments)
         if kernel is None:
             return cast(super().grouped_convolution(to_float32(x), w, b, *spacing), BFLOAT16)
-        bias = () if b is None else (contiguous(b),)
-        return kernel(cast_contiguous(to_rows(x), BFLOAT16), contiguous(w), *bias)
+        return kernel(cast_contiguous(to_rows(x), BFLOAT16), contiguous(w), b)
 
     def grouped_convolution_grad(
         self, x: Array, w: Array, dy: Array, stride: Sizes, pad: Sizes, dilation: Sizes, groups: int, need_dx: bool,

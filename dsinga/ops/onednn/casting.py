@@ -72,6 +72,8 @@ def cast_factor(x: Array) -> Array:
 
 def cast_like(x: Array, target: Array) -> Array:
     """Convert x to the dtype of ``target``, if one is float32 and the other bfloat16."""
+    if x.dtype == target.dtype:  # as a rule
+        return x
     return cast(x, target.dtype) if {x.dtype, target.dtype} == {FLOAT32, BFLOAT16} else x
 
 

@@ -63,7 +63,7 @@ def has_wide_loops() -> bool:
     return is_available() and get_instructions() & AVX512_CORE == AVX512_CORE
 
 
-def has_small_kernels(x: Shape, w: Shape, stride: Sizes, pad: Sizes, bias: bool = False) -> bool:
+def suits_winograd(x: Shape, w: Shape, stride: Sizes, pad: Sizes, bias: bool = False) -> bool:
     """Whether Winograd's loops pay: 3 x 3 kernels in a core's cache, full registers, results of 8 x 8 or more.
 
     Images need so many multiplications that small nets do not compile the loops. The batch size does not count.
@@ -73,9 +73,9 @@ def has_small_kernels(x: Shape, w: Shape, stride: Sizes, pad: Sizes, bias: bool 
     return pays and w[0] * w[1] <= 1 << 16 and has_wide_loops() and winograd_loop() is not None
 
 
-def has_small_kernels_and_few_threads(x: Shape, w: Shape, stride: Sizes, pad: Sizes) -> bool:
+def suits_winograd_in_shares(x: Shape, w: Shape, stride: Sizes, pad: Sizes) -> bool:
     """Whether Winograd's loops pay for the gradient for kernels, which has few shares of a batch."""
-    return has_small_kernels(x, w, stride, pad) and thread_state.team.size <= shares_of(*w[:2])
+    return suits_winograd(x, w, stride, pad) and thread_state.team.size <= shares_of(*w[:2])
 
 
 def fills_no_registers(rows: int, outputs: int, inputs: int) -> bool:
@@ -144,11 +144,11 @@ TABLE = (
     Choice("direct-gradient", "convolution_grad_x", "brg_fwd:avx512_core+brgconv:avx512_core", has_partial_registers,
         "convolution.DirectBackwardData",
         "EPYC with AVX-512, 2026-11-26: 0.91 of the kernel's time, the median of 24 random shapes; mnist-convnet 0.89"),
-    Choice("winograd", "convolution", "brgconv:avx512_core", has_small_kernels, "winograd.WinogradForward",
+    Choice("winograd", "convolution", "brgconv:avx512_core", suits_winograd, "winograd.WinogradForward",
         "EPYC with AVX-512, 2026-11-30: 0.54 to 0.8 of the time; resnet 0.77 of an iteration, with the gradients"),
-    Choice("winograd-gradient", "convolution_grad_x", "brg_fwd:avx512_core+brgconv:avx512_core", has_small_kernels,
+    Choice("winograd-gradient", "convolution_grad_x", "brg_fwd:avx512_core+brgconv:avx512_core", suits_winograd,
         "winograd.WinogradBackwardData", "EPYC with AVX-512, 2026-11-30: 0.54 to 0.8 of the time"),
-    Choice("winograd-kernel-gradient", "convolution_grad_w", "jit:avx512_core", has_small_kernels_and_few_threads,
+    Choice("winograd-kernel-gradient", "convolution_grad_w", "jit:avx512_core", suits_winograd_in_shares,
         "winograd.WinogradBackwardWeights", "EPYC with AVX-512, 2026-11-30: 0.51 to 0.85 of the time"),
     Choice("direct-gradient-with-strides", "convolution_grad_x", "brgconv_strided:avx512_core", is_of_images,
         "convolution.DirectBackwardData",
@@ -169,10 +169,10 @@ TABLE = (
     Choice("direct-product", "inner_product", "brg:avx512_core", is_small_layer, "products.DirectProduct",
         "EPYC with AVX-512, 2026-11-28: 0.63 of the kernel's time for 64 x 64 and 2 to 256 rows, 0.9 for 256 x 256"),
     Choice("direct-source-gradient", "inner_product_grad_x", "sgemm:avx512_core", is_small_product,
-        "products.DirectSourceGradient",
+        "products.direct_source_gradient",
         "EPYC with AVX-512, 2026-11-28: 0.58 to 0.74 of the time for 64 x 64, 0.9 for 256 x 256"),
     Choice("direct-weight-gradient", "inner_product_grad_w", "sgemm:avx512_core", is_small_product,
-        "products.DirectWeightGradient",
+        "products.direct_weight_gradient",
         "EPYC with AVX-512, 2026-11-28: 0.65 to 0.84 of the time for 64 x 64, 0.9 for 256 x 256"),
     Choice("inner-product-by-sgemm", "inner_product", "gemm:jit:f32", fills_no_registers, "products.SgemmProduct",
         "EPYC, 2026-11: 0.73 of the kernel's time, the median of 2,500 random shapes"),

@@ -63,9 +63,9 @@ class ConvolutionForward:
         self.pack = reorder(dense(by_group), self.convolve.layout(WEIGHTS))
         thread_state.packed_weights.reserve(self.convolve.size(WEIGHTS))
 
-    def __call__(self, x: Array, w: Array, *bias: Array) -> Array:
+    def __call__(self, x: Array, w: Array, b: Array | None = None) -> Array:
         y = buffers.empty(self.output_shape, channels_last=True, dtype=self.dtype)
-        self.convolve(x, _packed(self.pack, w), y, *bias)
+        self.convolve(x, _packed(self.pack, w), y, *(() if b is None else (contiguous(b),)))
         return y
 
 
@@ -185,8 +185,7 @@ class OnednnConvolution(NumpyConvolution):
         forward = choose_kernel("convolution", ConvolutionForward, *shapes, b is not None) if accepted else None
         if not forward:
             return super().convolution(x, w, b, stride, pad)
-        bias = () if b is None else (contiguous(b),)
-        return forward(to_rows(x), contiguous(w), *bias)
+        return forward(to_rows(x), contiguous(w), b)
 
     def convolution_grad(
         self, x: Array, w: Array, dy: Array, stride: Sizes, pad: Sizes, need_dx: bool, need_db: bool
@@ -278,8 +277,7 @@ class OnednnGroupedConvolution(NumpyGroupedConvolution):
             forward = get_kernel(ConvolutionForward, *shapes, dilation, groups)
         if forward is None:
             return super().grouped_convolution(x, w, b, stride, pad, dilation, groups)
-        bias = () if b is None else (contiguous(b),)
-        y: Array = forward(to_rows(x), contiguous(w), *bias)
+        y: Array = forward(to_rows(x), contiguous(w), b)
         return y
 
     def grouped_convolution_grad(

@@ -10,6 +10,7 @@ import numpy as np
 from dsinga.base import buffers
 from dsinga.ops.layout import contiguous, is_channels_last
 from dsinga.ops.numpy.elementwise import NumpyLoss
+from dsinga.ops.onednn.casting import cast_like
 from dsinga.ops.onednn.choices import choose_kernel
 from dsinga.ops.onednn.library import (
     ADD,
@@ -34,7 +35,7 @@ from dsinga.ops.onednn.library import (
     dense,
     engine,
 )
-from dsinga.ops.onednn.primitive import Primitive, accepts, operand_of, shows_nan
+from dsinga.ops.onednn.primitive import Primitive, accepts, accepts_alike, operand_of, shows_nan
 from dsinga.ops.onednn.thread import get_kernel
 from dsinga.ops.types import FLOAT32, Array
 
@@ -228,7 +229,10 @@ def _method(name: str, make: Any, *arguments: Any) -> Any:
 
 
 class OnednnElementwise(NumpyLoss):
-    """The backend's activations, sums, products and softmax by oneDNN. NaN stays NaN, as in numpy."""
+    """The backend's activations, sums, products and softmax by oneDNN. NaN stays NaN, as in numpy.
+
+    ReLU and sums also accept bfloat16; results have the first argument's dtype.
+    """
 
     equal_rows = False
 
@@ -241,15 +245,20 @@ class OnednnElementwise(NumpyLoss):
     silu = _method("silu", Function, SWISH, 1.0)
     silu_grad = _method("silu_grad", Derivative, SWISH, 1.0, SRC)
     multiply = _method("multiply", Binary, MULTIPLY)
-    add = _method("add", Binary, ADD)
+
+    def add(self, x: Array, y: Array) -> Array:
+        y = cast_like(y, x)
+        kernel = get_kernel(Binary, x.size, ADD, x.dtype) if accepts_alike(x, y) else None
+        return run_elementwise(kernel, x, y) if kernel else super().add(x, y)
 
     def relu(self, x: Array, slope: float = 0.0) -> Array:
-        rectifier = (Function, x.size, RELU, slope) if slope else (Rectifier, x.size)
-        kernel = get_kernel(*rectifier) if accepts(x) else None
+        rectifier = (Function, x.size, RELU, slope, 0.0) if slope else (Rectifier, x.size)
+        kernel = get_kernel(*rectifier, x.dtype) if accepts_alike(x) else None
         return kernel(x) if kernel else super().relu(x, slope)
 
     def relu_grad(self, y: Array, dy: Array, slope: float = 0.0) -> Array:
-        kernel = get_kernel(Derivative, y.size, RELU_FROM_OUTPUT, slope) if accepts(y, dy) else None
+        dy = cast_like(dy, y)
+        kernel = get_kernel(Derivative, y.size, RELU_FROM_OUTPUT, slope, DST, y.dtype) if accepts_alike(y, dy) else None
         return run_elementwise(kernel, y, dy) if kernel else super().relu_grad(y, dy, slope)
 
     def tanh(self, x: Array, outer: float = 1.0, inner: float = 1.0) -> Array:

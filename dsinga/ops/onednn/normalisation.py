@@ -14,6 +14,7 @@ from dsinga.ops.layout import LAST, by_channel, contiguous, is_channels_last, po
 from dsinga.ops.numpy.normalisation import NumpyGroupNorm
 from dsinga.ops.numpy.points import Block, NumpyPoints, by_class, classes_first, softmax_by_class
 from dsinga.ops.onednn.batchnorm import SHORTEST, Affine, OnednnBatchNorm, pixel_rows, repeat_constants, wide_table
+from dsinga.ops.onednn.casting import cast, cast_like, to_float32
 from dsinga.ops.onednn.choices import choose_kernel
 from dsinga.ops.onednn.elementwise import MatrixSoftmax
 from dsinga.ops.onednn.layernorm import OnednnLayerNorm
@@ -33,7 +34,7 @@ from dsinga.ops.onednn.library import (
     engine,
     image,
 )
-from dsinga.ops.onednn.primitive import Primitive, accepts, operand_of, shows_nan
+from dsinga.ops.onednn.primitive import Primitive, accepts, accepts_alike, operand_of, shows_nan
 from dsinga.ops.onednn.thread import get_kernel
 from dsinga.ops.types import FLOAT32, Array, Shape
 
@@ -50,12 +51,12 @@ class Workspace(NamedTuple):
 class ShiftedSums:
     """Numpy's LRN of images (B, C, H, W), as rows (B, H, W, C); returns them and a workspace to train."""
 
-    def __init__(self, x: tuple[int, ...], size: int, alpha: float, beta: float, k: float, train: bool):
+    def __init__(self, x: Shape, size: int, alpha: float, beta: float, k: float, train: bool, dtype: np.dtype):
         self.constants, self.train = (size, alpha, beta, k), train
 
     def __call__(self, rows: Array) -> tuple[Array, Workspace | None]:
-        y, workspace = forward(to_image(rows), *self.constants)
-        return y, workspace if self.train else None
+        y, workspace = forward(to_image(to_float32(rows)), *self.constants)
+        return cast(y, rows.dtype), workspace if self.train else None
 
 
 def forward(x: Array, size: int, alpha: float, beta: float, k: float) -> tuple[Array, Workspace]:
@@ -198,18 +199,20 @@ class OnednnNormalisation(OnednnLayerNorm, OnednnBatchNorm):
     """The backend's normalisation: oneDNN's, or the table's replacements (choices.py)."""
 
     def lrn(self, x: Array, size: int, alpha: float, beta: float, k: float, train: bool) -> tuple[Array, Any]:
-        forward = choose_kernel("lrn", lrn_forward, x.shape, size, alpha, beta, k, train) if accepts(x) else None
-        return forward(to_rows(x)) if forward else super().lrn(x, size, alpha, beta, k, train)
+        constants = size, alpha, beta, k, train
+        forward = choose_kernel("lrn", lrn_forward, x.shape, *constants, x.dtype) if accepts_alike(x) else None
+        if forward:
+            return forward(to_rows(x))
+        y, workspace = super().lrn(to_float32(x), *constants)
+        return cast(y, x.dtype), workspace
 
     def lrn_grad(self, x: Array, workspace: Any, dy: Array, size: int, alpha: float, beta: float, k: float) -> Array:
         if isinstance(workspace, Workspace):
-            return backward(x, workspace, dy, size, alpha, beta)
-        back = get_kernel(LRNBackward, x.shape, size, alpha, beta, k) if isinstance(workspace, tuple) else None
-        if back:
-            return back(to_rows(x), to_rows(dy), *workspace)
+            return cast(backward(to_float32(x), workspace, to_float32(dy), size, alpha, beta), x.dtype)
         if isinstance(workspace, tuple):
-            _, workspace = super().lrn(x, size, alpha, beta, k, True)
-        return super().lrn_grad(x, workspace, dy, size, alpha, beta, k)
+            back: Any = get_kernel(LRNBackward, x.shape, size, alpha, beta, k, x.dtype)
+            return back(to_rows(x), to_rows(cast_like(dy, x)), *workspace)
+        return cast(super().lrn_grad(to_float32(x), workspace, to_float32(dy), size, alpha, beta, k), x.dtype)
 
 
 class _ProductAndSum:

@@ -1,4 +1,4 @@
-"""Max and mean pooling of channels-last images by oneDNN."""
+"""Max and mean pooling of channels-last images, float32 or bfloat16, by oneDNN."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import numpy as np
 from dsinga.base import buffers
 from dsinga.ops.layout import output_sizes, to_rows
 from dsinga.ops.numpy.convolution import NumpyPooling
+from dsinga.ops.onednn.casting import cast, cast_like, to_float32
 from dsinga.ops.onednn.library import (
     AVG_POOLING,
     DIFF_DST,
@@ -24,7 +25,7 @@ from dsinga.ops.onednn.library import (
     engine,
     image,
 )
-from dsinga.ops.onednn.primitive import Primitive, accepts, shows_nan
+from dsinga.ops.onednn.primitive import Primitive, accepts_alike, shows_nan
 from dsinga.ops.onednn.thread import get_kernel
 from dsinga.ops.types import FLOAT32, Array, Shape, Sizes
 
@@ -82,28 +83,40 @@ def _geometry(window: Sizes, stride: Sizes, pad: Sizes) -> tuple[Any, ...]:
     return dims(*stride), dims(*window), dims(*(0 for _ in window)), dims(*pad), dims(*pad)
 
 
+def pooling_forward(
+    algorithm: int, x: Shape, window: Sizes, stride: Sizes, pad: Sizes, train: bool, dtype: np.dtype
+) -> PoolingForward:
+    """Create oneDNN's pooling; raise Unsupported if it or, to train, its gradient is missing."""
+    if train and get_kernel(PoolingBackward, algorithm, x, window, stride, pad, dtype) is None:
+        raise Unsupported("the library has the forward pass of some shapes without their backward pass")
+    return PoolingForward(algorithm, x, window, stride, pad, train, dtype)
+
+
 class OnednnPooling(NumpyPooling):
-    """The backend's pooling by oneDNN, with a 1-d workspace."""
+    """The backend's pooling by oneDNN, with a 1-d workspace; results have the dtype of the images."""
 
     def max_pool(self, x: Array, kernel: Sizes, stride: Sizes, pad: Sizes, train: bool) -> tuple[Array, Any]:
-        pool = get_kernel(PoolingForward, MAX_POOLING, x.shape, kernel, stride, pad, train) if accepts(x) else None
+        shapes = MAX_POOLING, x.shape, kernel, stride, pad
+        pool = get_kernel(pooling_forward, *shapes, train, x.dtype) if accepts_alike(x) else None
         if pool and not shows_nan(x):  # the library leaves NaN out
             return pool(to_rows(x))
-        return super().max_pool(x, kernel, stride, pad, train)
+        y, workspace = super().max_pool(to_float32(x), kernel, stride, pad, train)
+        return cast(y, x.dtype), workspace
 
     def max_pool_grad(self, x: Array, workspace: Any, dy: Array, kernel: Sizes, stride: Sizes, pad: Sizes) -> Array:
-        windows = kernel, stride, pad
-        back = get_kernel(PoolingBackward, MAX_POOLING, x.shape, *windows) if workspace.ndim == 1 else None
-        if back:
-            return back(to_rows(dy), workspace)
         if workspace.ndim == 1:
-            _, workspace = super().max_pool(x, *windows, True)
-        return super().max_pool_grad(x, workspace, dy, *windows)
+            back: Any = get_kernel(PoolingBackward, MAX_POOLING, x.shape, kernel, stride, pad, x.dtype)
+            return back(to_rows(cast_like(dy, x)), workspace)
+        return cast(super().max_pool_grad(to_float32(x), workspace, to_float32(dy), kernel, stride, pad), x.dtype)
 
     def avg_pool(self, x: Array, kernel: Sizes, stride: Sizes, pad: Sizes) -> Array:
-        pool = get_kernel(PoolingForward, AVG_POOLING, x.shape, kernel, stride, pad, True) if accepts(x) else None
-        return pool(to_rows(x))[0] if pool else super().avg_pool(x, kernel, stride, pad)
+        shapes = AVG_POOLING, x.shape, kernel, stride, pad
+        pool = get_kernel(pooling_forward, *shapes, True, x.dtype) if accepts_alike(x) else None
+        return pool(to_rows(x))[0] if pool else cast(super().avg_pool(to_float32(x), kernel, stride, pad), x.dtype)
 
     def avg_pool_grad(self, x: Array, dy: Array, kernel: Sizes, stride: Sizes, pad: Sizes) -> Array:
-        back = get_kernel(PoolingBackward, AVG_POOLING, x.shape, kernel, stride, pad) if accepts(x, dy) else None
-        return back(to_rows(dy)) if back else super().avg_pool_grad(x, dy, kernel, stride, pad)
+        dy, shapes = cast_like(dy, x), (x.shape, kernel, stride, pad)
+        back = get_kernel(PoolingBackward, AVG_POOLING, *shapes, x.dtype) if accepts_alike(x, dy) else None
+        if back:
+            return back(to_rows(dy))
+        return cast(super().avg_pool_grad(to_float32(x), to_float32(dy), kernel, stride, pad), x.dtype)

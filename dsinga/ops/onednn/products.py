@@ -152,18 +152,9 @@ class SourceGradient:
         return product(y, w, buffers.empty(self.shape))
 
 
-class DirectSourceGradient(SourceGradient):
-    """Computes the gradient y W for a product's source by a oneDNN kernel for these shapes."""
-
-    def __init__(self, rows: int, outputs: int, inputs: int):
-        super().__init__(rows, outputs, inputs)
-        factors = ((rows, outputs), (outputs, 1)), ((outputs, inputs), (inputs, 1))
-        self.multiply = Product(*factors, (self.shape, (inputs, 1))).multiply
-
-    def __call__(self, y: Array, w: Array) -> Array:
-        dx = buffers.empty(self.shape)
-        self.multiply(y, w, dx)
-        return dx
+def direct_source_gradient(rows: int, outputs: int, inputs: int) -> Product:
+    """Make a oneDNN kernel of these shapes for the gradient y W for a product's source."""
+    return Product(((rows, outputs), (outputs, 1)), ((outputs, inputs), (inputs, 1)), ((rows, inputs), (inputs, 1)))
 
 
 class WeightGradient:
@@ -194,18 +185,9 @@ class WeightGradientByBlocks(WeightGradient):
         return FactoredGradient((y, x), self.shape, self._bounds, product)
 
 
-class DirectWeightGradient(WeightGradient):
-    """Computes the weight gradient yᵀ x by a oneDNN kernel for these shapes."""
-
-    def __init__(self, rows: int, outputs: int, inputs: int):
-        super().__init__(rows, outputs, inputs)
-        factors = ((outputs, rows), (1, outputs)), ((rows, inputs), (inputs, 1))
-        self.multiply = Product(*factors, (self.shape, (inputs, 1))).multiply
-
-    def __call__(self, y: Array, x: Array) -> Array:
-        dw = buffers.empty(self.shape)
-        self.multiply(y, x, dw)
-        return dw
+def direct_weight_gradient(rows: int, outputs: int, inputs: int) -> Product:
+    """Make a oneDNN kernel of these shapes for the weight gradient yᵀ x."""
+    return Product(((outputs, rows), (1, outputs)), ((rows, inputs), (inputs, 1)), ((outputs, inputs), (inputs, 1)))
 
 
 def has_few_operations(rows: int, outputs: int, inputs: int) -> bool:
@@ -270,6 +252,7 @@ class Product:
         self, a: tuple[Shape, Shape], b: tuple[Shape, Shape], out: tuple[Shape, Shape], dtype: np.dtype = FLOAT32,
         factor: float = 1.0, add: bool = False,
     ):  # fmt: skip
+        self.shape = out[0]
         post_ops: tuple[Any, ...] = () if factor == 1 else ((LINEAR, factor, 0.0),)
         self.multiply = Primitive(
             *("matmul", engine, strided(*a, dtype), strided(*b, dtype), None, strided(*out)),
@@ -277,3 +260,9 @@ class Product:
             post_ops=(*post_ops, (SUM,)) if add else post_ops,
             operations=2 * prod(out[0]) * a[0][-1],
         )
+
+    def __call__(self, a: Array, b: Array) -> Array:
+        """Return the product as a new array in C order."""
+        out = buffers.empty(self.shape)
+        self.multiply(a, b, out)
+        return out

@@ -11,7 +11,7 @@ from dsinga.base import buffers
 from dsinga.base.buffers import address
 from dsinga.ops.compiled import winograd
 from dsinga.ops.compiled.winograd import ADD_UP, CONVOLVE, FIELDS, PACK, UNPACK
-from dsinga.ops.layout import output_sizes
+from dsinga.ops.layout import contiguous, output_sizes
 from dsinga.ops.onednn.library import dense, lib, strided
 from dsinga.ops.onednn.primitive import conversion
 from dsinga.ops.onednn.thread import is_small, note, thread_state
@@ -53,8 +53,6 @@ class _Loop:
 class _Kernel:
     """Base: packs kernels to parts, and knows how many threads work on images x with a kernel w."""
 
-    implementation = "winograd"
-
     def __init__(self, x: Shape, w: Shape, pad: Sizes):
         self.x, self.w = x, w
         self.y = (x[0], w[0], *output_sizes(x, w[2:], (1, 1), pad))
@@ -64,14 +62,14 @@ class _Kernel:
 
     def loop(self, task: int, x: Shape, y: Shape, pad: Sizes, count: int = 0) -> _Loop:
         """Make the loop for a convolution of x to y; a thread takes ``count`` images at a time, or a piece of one."""
-        pieces = 1 if count else winograd.pieces_of(x[1], (y[2], y[3]), x[0], self.threads)
-        slot, threads = winograd.slot_bytes(x[1], y[1], (y[2], y[3]), pieces), self.threads
-        threads = max(1, min(threads, -(-x[0] // count) if count else x[0] * pieces))
+        pieces = 1 if count else winograd.pieces_of(y[2:], x[0], self.threads)
+        slot = winograd.slot_bytes(x[1], y[1], y[2:])
+        threads = min(self.threads, -(-x[0] // count) if count else x[0] * pieces)
         thread_state.scratchpad.reserve(slot * threads)
         return _Loop(
             threads, task=task, slot=slot, images=x[0], height=x[2], width=x[3], channels=4 * x[1],
             filters=4 * y[1], above=pad[0], left=pad[1], result_height=y[2], result_width=y[3],
-            group=winograd.group_of((y[2], y[3])), count=count or 1, pieces=pieces,
+            group=winograd.group_of(y[2:]), count=count or 1, pieces=pieces,
         )  # fmt: skip
 
 
@@ -82,28 +80,30 @@ def _by_tap(w: Shape, transposed: bool = False) -> Any:
     return strided(w, (*((channels, 1) if transposed else (1, filters)), 3 * size, size))
 
 
-class _Convolution(_Kernel):
-    """A convolution with kernels of (3, 3, inputs, outputs), turned around for the gradient for images."""
+class WinogradForward(_Kernel):
+    """The convolution of rows (B, H, W, C) by kernels (F, C, 3, 3), with or without a bias."""
 
-    def __init__(self, x: Shape, w: Shape, pad: Sizes, backward: bool):
+    backward = False  # whether the kernels are turned around, and map results to images
+
+    def __init__(self, x: Shape, w: Shape, stride: Sizes, pad: Sizes, bias: bool = False):
         super().__init__(x, w, pad)
-        size = 4 * w[0] * w[1]
-        self._by_tap = conversion(dense(w), _by_tap(w, backward))
+        self._size = size = 4 * w[0] * w[1]
+        self._by_tap = conversion(dense(w), _by_tap(w, self.backward))
         thread_state.packed_weights.reserve((TAPS + PARTS) * size)
-        self._start, self._size = (8 * size, -size) if backward else (0, size)
-        self._pack = _Loop(task=PACK, channels=size, step=self._size)
-        source, result = (self.y, x) if backward else (x, self.y)
-        self._shape = result
-        self._convolve = self.loop(CONVOLVE, source, result, tuple(2 - each for each in pad) if backward else pad)
-        self._zeros = np.zeros(result[1], np.float32)
+        self._first_tap = (TAPS - 1) * size if self.backward else 0
+        self._pack = _Loop(task=PACK, channels=size, step=-size if self.backward else size)
+        source, self._shape = (self.y, x) if self.backward else (x, self.y)
+        pad = tuple(2 - each for each in pad) if self.backward else pad
+        self._convolve = self.loop(CONVOLVE, source, self._shape, pad)
+        self._no_bias = np.zeros(self._shape[1], np.float32)
 
-    def run(self, x: Array, w: Array, bias: Array | None = None) -> Array:
+    def __call__(self, x: Array, w: Array, b: Array | None = None) -> Array:
         y = buffers.empty(self._shape, channels_last=True)
-        x, w, target, bias = plain((x, w, y, self._zeros if bias is None else bias))
+        x, w, target, bias = plain((x, w, y, self._no_bias if b is None else contiguous(b)))
         packed, scratch = thread_state.packed_weights.array, thread_state.scratchpad.array
-        parts = address(packed) + TAPS * abs(self._size)
+        parts = address(packed) + TAPS * self._size
         self._by_tap(w, packed)
-        self._pack(packed, source=address(packed) + self._start, result=parts)
+        self._pack(packed, source=address(packed) + self._first_tap, result=parts)
         self._convolve(
             *(packed, scratch, x, target, bias), source=address(x), second=parts, result=address(target),
             scratch=address(scratch), bias=address(bias),
@@ -111,24 +111,10 @@ class _Convolution(_Kernel):
         return y
 
 
-class WinogradForward(_Convolution):
-    """The convolution of rows (B, H, W, C) by kernels (F, C, 3, 3), with or without a bias."""
-
-    def __init__(self, x: Shape, w: Shape, stride: Sizes, pad: Sizes, bias: bool = False):
-        super().__init__(x, w, pad, False)
-
-    def __call__(self, x: Array, w: Array, *bias: Array) -> Array:
-        return self.run(x, w, *bias)
-
-
-class WinogradBackwardData(_Convolution):
+class WinogradBackwardData(WinogradForward):
     """The gradient for images, from rows (B, H', W', F) and the kernel (F, C, 3, 3)."""
 
-    def __init__(self, x: Shape, w: Shape, stride: Sizes, pad: Sizes):
-        super().__init__(x, w, pad, True)
-
-    def __call__(self, dy: Array, w: Array) -> Array:
-        return self.run(dy, w)
+    backward = True
 
 
 class WinogradBackwardWeights(_Kernel):

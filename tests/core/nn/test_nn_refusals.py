@@ -120,7 +120,7 @@ NAMES_AND_HABITS = {
     "model().fit(X, Y, class_weight=[1, 2])": "as in {0: 1.0, 1: 5.0}, or is 'balanced', not [1, 2]",
     "model().fit(X, Y, validation_data=(X, Y, [1]))": "sample_weight has 1 numbers for 60 records; give one for each",
     "model().fit(X, Y, class_weight={'1': 2})": "'1' is a text: write {int(k): v for k, v in class_weight.items()}",
-    "model().fit(X, Y, class_weight={7: 2})": "class_weight has a factor for 7, which is the class of no record",
+    "model().fit(X, Y, class_weight={0: 1, 7: 2})": "class_weight has a factor for 7, which is the class of no record",
     "model().fit(X, Y, class_weight={0: -1})": "class_weight[0] is -1; give a number of at least 0",
     "model(loss='mse').fit(X, X[:, :3], class_weight={0: 1})": "class_weight needs y, an array with the class of",
     "nn.Dense(unit=3)": "Dense has no argument 'unit'; did you mean 'units'?",

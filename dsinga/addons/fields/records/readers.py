@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cached_property
 from typing import Any
 
@@ -59,18 +59,8 @@ class VariableReader:
 
     def read(self, region: Region) -> np.ndarray:
         """Return a region's numbers as float32, a view of float32 in memory."""
-        try:
+        with naming_variable(self.name, zip(self.dims, region, strict=True)):
             numbers = self._kept.read(region) if self._kept else self._selected(region)
-        except UserError:  # which names the chunk
-            raise
-        except Exception as error:  # of codecs and the user's functions: any class
-            places = ", ".join(
-                f"{dim} {part.start} to {part.stop}" for dim, part in zip(self.dims, region, strict=True)
-            )
-            raise UserError(
-                f"variable {self.name!r} cannot be read at {places} ({type(error).__name__}: {error}); see whether "
-                f"ds[{self.name!r}].compute() can"
-            ) from redacted_cause(error)
         return as_float32(plain_array(numbers, self.name), self.name)
 
     def _selected(self, region: Region) -> np.ndarray:
@@ -166,16 +156,17 @@ class CoordinateReader(VariableReader):
 
 
 @contextlib.contextmanager
-def naming_variable(name: str) -> Iterator[None]:
-    """Context that turns failures to read a variable into UserErrors with its name."""
+def naming_variable(name: str, region: Iterable[tuple[str, slice]] = ()) -> Iterator[None]:
+    """Context that turns failures to read a variable, or its ``region`` by dimension, into UserErrors with its name."""
     try:
         yield
     except UserError:  # which names the chunk
         raise
     except Exception as error:  # of files, codecs and the user's functions: any class
-        fault = f"{type(error).__name__}: {error}"
+        places = ", ".join(f"{dim} {part.start} to {part.stop}" for dim, part in region)
         raise UserError(
-            f"variable {name!r} cannot be read ({fault}); see whether ds[{name!r}].compute() can"
+            f"variable {name!r} cannot be read{places and f' at {places}'} ({type(error).__name__}: {error}); see "
+            f"whether ds[{name!r}].compute() can"
         ) from redacted_cause(error)
 
 
