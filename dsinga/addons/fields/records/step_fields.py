@@ -4,18 +4,33 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from dsinga.addons.fields.records.layout import ChannelGroup
-from dsinga.addons.fields.records.window_blocks import BlockCache, BlockField, FieldKey, WindowBlocks, ranges_of_part
+from dsinga.addons.fields.records.readers import read_ranges
+from dsinga.addons.fields.records.window_blocks import (
+    BlockCache,
+    BlockField,
+    FieldKey,
+    WindowBlocks,
+    arranged,
+    field_dims,
+    ranges_of_part,
+)
+from dsinga.data.conversion import find_nonfinite
+
+Run = tuple[int, int]  # points [low, high)
 
 
 class StepFields:
-    """Reads a variable's runs of points of ``WindowBlocks.step_axis``, for the windows of one block.
+    """Reads a variable's fields at points of ``WindowBlocks.step_axis``, for the windows of one block.
 
-    A run has the points of one stored chunk, which are read and kept together. Blocks share runs.
+    Points of one stored chunk, a run, are read together. If all fields fit the cache, they stay there. Otherwise a
+    field is the first to go once the last window of an epoch is cut from it, and goes at once if that is its only
+    window. Where a process reads a part of an epoch, fields of several windows may still be cut after that count.
     """
 
     def __init__(self, cache: BlockCache, part: ChannelGroup, blocks: WindowBlocks, block: int, is_target: bool):
@@ -43,23 +58,88 @@ class StepFields:
         self._fits = blocks.all_bytes <= cache.memory
         self._is_cut_once = len(self._offsets) * self._windows <= axis.stride and not part.reader.is_remote
 
-    def run_of(self, point: int) -> FieldKey:
-        """Return the run of a point's chunk, as it is called in the cache."""
-        begins, low, high = self._begins, point, point + 1
-        if 0 <= point < self._axis.length:
-            chunk = bisect_right(begins, point)
-            low, high = begins[chunk - 1], begins[chunk] if chunk < len(begins) else self._axis.length
-        return self._cache.key, self._part.name, (*self._place, low, high), self._role
+    def run_of(self, point: int) -> Run:
+        """Return the run of a point: its chunk."""
+        begins, length = self._begins, self._axis.length
+        if not 0 <= point < length:
+            return point, point + 1
+        chunk = bisect_right(begins, point)
+        return begins[chunk - 1], begins[chunk] if chunk < len(begins) else length
 
-    def read(self, run: FieldKey, count: int) -> BlockField:
-        """Return the field of a run; ``count`` points of windows are cut from it now."""
-        cache, axis, ends = self._cache, self._axis.name, run[2][-2:]
-        numbers = cache.field(run, self._part, self._blocks, {**self._ranges, axis: ends})
-        if not self._fits and cache.is_last_cut(run, lambda: self._uses(*ends), count):
-            cache.chunks.drop(run) if self._is_cut_once else cache.chunks.drop_first(run)
-        return BlockField(numbers, {**self._lows, axis: ends[0]}, run not in cache.nonfinite)
+    def key(self, point: int) -> FieldKey:
+        """Return what the field at a point is called in the cache."""
+        return self._cache.key, self._part.name, (*self._place, point), self._role
 
-    def _uses(self, low: int, high: int) -> int:
-        """Return how many points of windows are cut from a run."""
-        first, last = self._axis.starts.searchsorted([low - self._offsets, high - self._offsets])
-        return int((last - first).sum()) * self._windows
+    def read(self, run: Run, counts: Mapping[int, int]) -> dict[int, BlockField]:
+        """Return fields at points of a run, which is read if one is missing; ``counts`` windows are cut from each."""
+        if self._fits:
+            return dict.fromkeys(counts, self._whole(run))
+        chunks = self._cache.chunks
+        with self._cache.lock_of(self.key(run[0])):
+            fields = {point: chunks.find(self.key(point)) for point in counts}
+            missing = [point for point, field in fields.items() if field is None]
+            ended = self._count(run, counts, missing)
+            if missing:
+                self._load(run, fields)
+            for key in ended:
+                chunks.drop(key) if self._is_cut_once else chunks.drop_first(key)
+        return {point: self._field(field, self.key(point), point) for point, field in fields.items()}
+
+    def _whole(self, run: Run) -> BlockField:
+        """Return the field of all points of a run, which stays in the cache."""
+        key = self._cache.key, self._part.name, (*self._place, *run), self._role
+
+        def load() -> np.ndarray:
+            numbers = self._numbers(run)
+            if find_nonfinite(numbers.reshape(1, -1)) is not None:
+                self._cache.nonfinite.add(key)
+            return numbers
+
+        return self._field(self._cache.chunks.get(key, load), key, run[0])
+
+    def _field(self, numbers: np.ndarray, key: FieldKey, point: int) -> BlockField:
+        return BlockField(numbers, {**self._lows, self._axis.name: point}, key not in self._cache.nonfinite)
+
+    def _numbers(self, run: Run) -> np.ndarray:
+        ranges = {**self._ranges, self._axis.name: run}
+        return arranged(read_ranges(self._part.reader, self._blocks.layout.axes, ranges, self._part.masked), self._part)
+
+    def _count(self, run: Run, counts: Mapping[int, int], missing: list[int]) -> list[FieldKey]:
+        """Count the windows that are cut now; return the fields from which no more are cut in this epoch."""
+        unread, ended = self._cache.unread, []
+        if any(self.key(point) not in unread for point in missing):  # an epoch begins
+            for point, uses in enumerate(self._uses(run), run[0]):
+                if uses:
+                    unread.setdefault(self.key(point), uses)
+        for point, count in counts.items():
+            key = self.key(point)
+            left = (unread.pop(key, 0) or self._uses((point, point + 1))[0]) - count
+            if left > 0:
+                unread[key] = left
+            else:
+                ended.append(key)
+        return ended
+
+    def _load(self, run: Run, fields: dict[int, Any]) -> None:
+        """Read a run; add its points to ``fields`` where they are missing, and keep those that are still cut."""
+        cache, place = self._cache, field_dims(self._part).index(self._axis.name)
+        numbers = self._numbers(run)
+        for point in range(*run):
+            key, index = self.key(point), slice(point - run[0], point - run[0] + 1)
+            is_kept = key in cache.unread or (point in fields and not self._is_cut_once)
+            if cache.chunks.find(key) is not None or not (is_kept or point in fields):
+                continue
+            field = numbers[(slice(None),) * place + (index,)]
+            field = field.copy() if is_kept else np.ascontiguousarray(field)  # so that each point is freed by itself
+            if is_kept:
+                cache.chunks.put(key, field)
+            if find_nonfinite(field.reshape(1, -1)) is not None:
+                cache.nonfinite.add(key)
+            if point in fields:
+                fields[point] = field
+
+    def _uses(self, run: Run) -> list[int]:
+        """Return how many windows are cut from each point of a run."""
+        firsts, starts = np.arange(*run)[:, None] - self._offsets, self._axis.starts
+        counts = starts.searchsorted(firsts, "right") - starts.searchsorted(firsts)
+        return (counts.sum(1) * self._windows).tolist()  # type: ignore[no-any-return]

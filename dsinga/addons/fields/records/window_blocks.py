@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import threading
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from functools import cached_property
 from typing import Any, ClassVar, NamedTuple
 from weakref import WeakValueDictionary
@@ -22,6 +22,7 @@ from dsinga.data.chunk_cache import MIXED_BLOCKS, ChunkCache
 from dsinga.data.conversion import find_nonfinite
 
 SMALLEST_STEP = 64 << 10  # bytes of a window at one point of time, from which fields are kept point by point
+RUN_LOCKS = 64
 FREE_SHARE = 8  # the part of the free memory that fields may have by default
 
 # A field: its windows, its variable, its place along the variable's dimensions, and its role.
@@ -218,6 +219,7 @@ class BlockCache:
         self._known: dict[tuple[str, int, bool], tuple[FieldKey, Ranges, dict[str, int]]] = {}
         self.nonfinite: set[FieldKey] = set()
         self.unread: dict[FieldKey, int] = {}
+        self._run_locks = [threading.Lock() for _ in range(RUN_LOCKS)]  # a run of points has one of them
         self._by_key[self.key] = self
         _cache.reserve_bytes(self, self.memory)
         _cache.forget_after(self, [self.key])
@@ -238,35 +240,28 @@ class BlockCache:
     def read(self, part: ChannelGroup, blocks: WindowBlocks, block: int, is_target: bool, count: int) -> BlockField:
         """Return the field of a variable for the windows of a block; ``count`` of them are cut now."""
         key, ranges, lows = self._describe(part, blocks, block, is_target)
-        numbers = self.field(key, part, blocks, ranges)
-        uses = _uses(part.name, blocks.layout, key[-1])
-        if self.is_last_cut(key, lambda: uses * blocks.windows(block, part.dims), count):
-            _cache.drop_first(key)
-        return BlockField(numbers, lows, key not in self.nonfinite)
-
-    def field(self, key: FieldKey, part: ChannelGroup, blocks: WindowBlocks, ranges: Ranges) -> np.ndarray:
-        """Return a variable's numbers at ``ranges``; read them if they are not in the cache."""
 
         def load() -> np.ndarray:
             numbers = arranged(read_ranges(part.reader, blocks.layout.axes, ranges, part.masked), part)
             if find_nonfinite(numbers.reshape(1, -1)) is not None:
                 self.nonfinite.add(key)
+            self.unread[key] = blocks.windows(block, part.dims) * _uses(part.name, blocks.layout, key[-1])
             return numbers
 
-        return _cache.get(key, load)
-
-    def is_last_cut(self, key: FieldKey, uses: Callable[[], int], count: int) -> bool:
-        """Count the windows cut from a field; return whether these are the last of its ``uses()`` in an epoch."""
-        with self._lock:
-            left = (self.unread.pop(key, 0) or uses()) - count
-            if left > 0:
-                self.unread[key] = left
-        return left <= 0
+        numbers = _cache.get(key, load)
+        self.unread[key] = unread = self.unread.get(key, 0) - count
+        if not unread:
+            _cache.drop_first(key)
+        return BlockField(numbers, lows, key not in self.nonfinite)
 
     @property
     def chunks(self) -> ChunkCache:
         """The cache of all windows of the process, which has the fields."""
         return _cache
+
+    def lock_of(self, key: Hashable) -> threading.Lock:
+        """Return the lock of threads that read a run of points."""
+        return self._run_locks[hash(key) % RUN_LOCKS]
 
     def _describe(
         self, part: ChannelGroup, blocks: WindowBlocks, block: int, is_target: bool

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable
 from functools import cached_property, partial
 from itertools import pairwise
+from operator import mul, sub
 from typing import Any
 
 import numpy as np
 
 from dsinga.addons.fields.records.layout import ChannelGroup
-from dsinga.addons.fields.records.step_fields import StepFields
+from dsinga.addons.fields.records.step_fields import Run, StepFields
 from dsinga.addons.fields.records.window_blocks import BlockCache, BlockField, FieldKey, WindowBlocks, field_dims
 from dsinga.base import buffers
 from dsinga.base.errors import UserError
@@ -23,8 +25,8 @@ FILTERED_BYTES = 16 << 20  # of windows; their shares of NaN are counted at once
 MOST_FIELDS = 256  # variables of blocks, whose places are known
 SMALL_WINDOW = 32  # numbers of a variable in a window: up to it, all windows of a block are cut at once
 
-# Copies of a point of windows: their cut, where they go, and the windows' places in the cut.
-_Copies = tuple["_Cut", np.ndarray, list[int]]
+# The copy of a point of a window: its cut, where it goes, the window's index in the cut, and the point.
+_StepCopy = tuple["_Cut", np.ndarray, int, int]
 
 
 class WindowColumn(Column):
@@ -150,7 +152,7 @@ class WindowColumn(Column):
         """
         axis: Any = self.blocks.step_axis
         column, place = part.dims.index(axis.name), field_dims(part).index(axis.name) + 1
-        copies: dict[FieldKey, tuple[StepFields, dict[int, _Copies]]] = {}
+        copies: dict[FieldKey, tuple[StepFields, Run, list[_StepCopy]]] = {}
         for number in range(part.sizes[column]):
             points[:, column] += number > 0
             cut = _Cut(part, points.copy(), axis.name)
@@ -158,9 +160,10 @@ class WindowColumn(Column):
             for block, places in of_blocks:
                 fields = self._step_fields(part, block)
                 for index, point in enumerate(points[places, column].tolist(), places.start):
-                    _, of_run = copies.setdefault(fields.run_of(point), (fields, {}))
-                    of_run.setdefault(number, (cut, channels, []))[2].append(index)
-        return [partial(_copy_run, fields, run, [*each.values()], order) for run, (fields, each) in copies.items()]
+                    run = fields.run_of(point)
+                    of_run = copies.setdefault(fields.key(run[0]), (fields, run, []))
+                    of_run[2].append((cut, channels, index, point))
+        return [partial(_copy_run, *of_run, order) for of_run in copies.values()]
 
     def _step_fields(self, part: ChannelGroup, block: int) -> StepFields:
         fields = self._fields.get((part, block))
@@ -255,12 +258,12 @@ def window_numbers(blocks: WindowBlocks, cache: BlockCache, location: str, most:
     return kept
 
 
-def _copy_run(fields: StepFields, run: FieldKey, copies: list[_Copies], order: np.ndarray) -> bool:
-    """Copy points of windows from a run; return whether its field is finite."""
-    field = fields.read(run, sum(len(places) for _, _, places in copies))
-    for cut, channels, places in copies:
-        cut.copy(channels, field, order[places], places)
-    return field.is_finite
+def _copy_run(fields: StepFields, run: Run, copies: list[_StepCopy], order: np.ndarray) -> bool:
+    """Copy points of windows from a run of points; return whether the fields are finite."""
+    by_point = fields.read(run, Counter(point for *_, point in copies))
+    for cut, channels, index, point in copies:
+        cut.copy(channels, by_point[point], order[index : index + 1], slice(index, index + 1))
+    return all(field.is_finite for field in by_point.values())
 
 
 class _Cut:
@@ -279,15 +282,16 @@ class _Cut:
         self._shape = tuple(sizes.get(dim, 1) for dim in dims)
         self._is_small = math.prod(self._shape) <= SMALL_WINDOW
 
-    def copy(self, out: np.ndarray, field: BlockField, rows: np.ndarray, places: Any) -> None:
+    def copy(self, out: np.ndarray, field: BlockField, rows: np.ndarray, places: slice) -> None:
         numbers, shape = field.numbers, self._shape
         strides = [numbers.strides[axis] for axis in self._axes]
-        low = sum(field.lows[dim] * stride for dim, stride in zip(self._dims, strides, strict=True))
-        offsets = self._points[places] @ np.array(strides, np.int64) - low  # in bytes
+        lows = [field.lows[dim] for dim in self._dims]
         if self._is_small:
+            offsets = (self._points[places] - lows) @ np.array(strides, np.int64)  # in bytes
             points = np.indices(shape).reshape(len(shape), -1).T @ np.array(numbers.strides, np.int64)
             index = (offsets[:, None] + points).reshape(len(rows), *shape) // numbers.itemsize
             out[rows] = numbers.reshape(-1)[index]
             return
-        for row, offset in zip(rows.tolist(), offsets.tolist(), strict=True):
+        for row, point in zip(rows.tolist(), self._points[places].tolist(), strict=True):
+            offset = sum(map(mul, map(sub, point, lows), strides))
             out[row] = np.ndarray(shape, numbers.dtype, numbers, offset, numbers.strides)
