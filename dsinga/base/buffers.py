@@ -41,12 +41,13 @@ _IDLE = sys.getrefcount(_probe[0])  # the count of an object that only a list re
 class ResultPool:
     """Memory of arrays, in chunks of which each array has a part (its base), as malloc would.
 
-    A part is free again once no array refers to it, and joins its free neighbours. An array gets the smallest free part
-    that is large enough. Small arrays have chunks of their own, with odd numbers, so free parts of large arrays stay
-    whole. A part begins at ``chunk << SHIFT | offset``, so parts of two chunks are no neighbours.
+    ``new`` allocates a chunk. A part is free again once no array refers to it, and joins its free neighbours. An array
+    gets the smallest free part that is large enough. Small arrays have chunks of their own, with odd numbers, so free
+    parts of large arrays stay whole. A part begins at ``chunk << SHIFT | offset``, so parts of two chunks are no
+    neighbours.
     """
 
-    def __init__(self, new: Callable[[int], memoryview]) -> None:
+    def __init__(self, new: Callable[[int], memoryview] = lambda size: np.empty(size, np.uint8).data) -> None:
         self._lock = threading.Lock()
         self._is_to_clear, self._new = False, new
         self._forget()
@@ -164,7 +165,7 @@ class ThreadBases(threading.local):
     hook: Callable[[np.ndarray], Any] | None = None
 
 
-pool = ResultPool(lambda size: np.empty(size, np.uint8).data)
+pool = ResultPool()
 _lasting = ResultPool(lambda size: memoryview(mmap.mmap(-1, size)))  # of small pages, which are soon there
 _own_lock = threading.Lock()  # of threads' own bases
 _thread_bases = ThreadBases()
