@@ -76,7 +76,7 @@ class StepFields:
             return dict.fromkeys(counts, self._whole(run))
         chunks = self._cache.chunks
         with self._cache.lock_of(self.key(run[0])):
-            fields = {point: chunks.find(self.key(point)) for point in counts}
+            fields: dict[int, Any] = {point: chunks.find(self.key(point)) for point in counts}
             missing = [point for point, field in fields.items() if field is None]
             ended = self._count(run, counts, missing)
             if missing:
@@ -142,4 +142,4 @@ class StepFields:
         """Return how many windows are cut from each point of a run."""
         firsts, starts = np.arange(*run)[:, None] - self._offsets, self._axis.starts
         counts = starts.searchsorted(firsts, "right") - starts.searchsorted(firsts)
-        return (counts.sum(1) * self._windows).tolist()  # type: ignore[no-any-return]
+        return (counts.sum(1) * self._windows).tolist()
