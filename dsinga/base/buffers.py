@@ -8,6 +8,7 @@ for instance in shared memory, and uses them first. CPython's reference counts s
 from __future__ import annotations
 
 import ctypes
+import mmap
 import os
 import sys
 import threading
@@ -41,20 +42,21 @@ _IDLE = sys.getrefcount(_probe[0])  # the count of an object that only a list re
 class ResultPool:
     """Memory of arrays, in chunks of which each array has a part (its base), as malloc would.
 
-    A part is free again once no array refers to it, and joins its free neighbours. An array gets the smallest free part
-    that is large enough. Small arrays have chunks of their own, with odd numbers, so free parts of large arrays stay
-    whole. A part begins at ``chunk << SHIFT | offset``, so parts of two chunks are no neighbours.
+    ``new`` allocates a chunk. A part is free again once no array refers to it, and joins its free neighbours. An array
+    gets the smallest free part that is large enough. Small arrays have chunks of their own, with odd numbers, so free
+    parts of large arrays stay whole. A part begins at ``chunk << SHIFT | offset``, so parts of two chunks are no
+    neighbours.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, new: Callable[[int], memoryview] = lambda size: np.empty(size, np.uint8).data) -> None:
         self._lock = threading.Lock()
-        self._is_to_clear = False
+        self._is_to_clear, self._new = False, new
         self._forget()
         if hasattr(os, "register_at_fork"):
             os.register_at_fork(after_in_child=self._renew)
 
     def _renew(self) -> None:
-        """Begin anew in a forked process, at whose start another thread may have had the lock."""
+        """Start again in a forked process, at whose start another thread may have had the lock."""
         self._lock = threading.Lock()
         self._forget()
 
@@ -136,12 +138,12 @@ class ResultPool:
         if self.size - self._in_use > IDLE_LIMIT:
             self._drop_free_chunks()
         try:
-            memory = np.empty(max(size, CHUNK), np.uint8)
-        except MemoryError:  # of a limit of the address space
+            memory = self._new(max(size, CHUNK))
+        except (MemoryError, OSError):  # of a limit of the address space
             self._drop_free_chunks()
-            memory = np.empty(size, np.uint8)
+            memory = self._new(size)
         chunk = max(self._chunks, default=0) // 2 * 2 + 2 + (size < LARGE)
-        self._chunks[chunk], self._touched[chunk] = memory.data, 0
+        self._chunks[chunk], self._touched[chunk] = memory, 0
         self._add(chunk << SHIFT, self._end(chunk))
 
     def _drop_free_chunks(self) -> None:
@@ -172,6 +174,7 @@ class ThreadBases(threading.local):
 
 
 pool = ResultPool()
+_lasting = ResultPool(lambda size: memoryview(mmap.mmap(-1, size)))  # of small pages, which are soon there
 _own_lock = threading.Lock()  # of threads' own bases
 _thread_bases = ThreadBases()
 
@@ -198,6 +201,7 @@ def few_bases(nbytes: Iterable[int], count: int = 1) -> dict[int, list[np.ndarra
 def clear() -> None:
     """Give back the memory that no array uses at the end of a run."""
     pool.clear()
+    _lasting.clear()
 
 
 def set_hook(hook: Callable[[np.ndarray], Any] | None) -> None:
@@ -228,6 +232,13 @@ def empty(shape: tuple[int, ...], channels_last: bool = False, dtype: Any = np.f
         base = np.empty(base_size, np.uint8) if size > LARGEST else pool.take(base_size)
     array = np.ndarray(shape, dtype, base, -address(base) % ALIGNMENT)
     return array if hook is None else hook(array)
+
+
+def lasting(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
+    """Return an uninitialised array for numbers that are kept, apart from the memory of batches, which stays whole."""
+    size = prod(shape) * np.dtype(dtype).itemsize
+    base = _lasting.take(size) if SMALLEST <= size <= LARGEST else np.empty(size, np.uint8)
+    return np.ndarray(shape, dtype, base)
 
 
 def _free(bases: Sequence[np.ndarray]) -> np.ndarray | None:

@@ -118,7 +118,7 @@ class RegionReader:
         if not self.reads_files:
             return self._by_zarr(region)
         region = (*region, *(slice(0, size) for size in self.shape[len(region) :]))
-        out = buffers.empty(tuple(part.stop - part.start for part in region), dtype=self.dtype)
+        out = buffers.lasting(tuple(part.stop - part.start for part in region), self.dtype)
         if not out.size:
             return out
         begins = (range(0, size, chunk) for size, chunk in zip(self.shape, self.chunks, strict=True))

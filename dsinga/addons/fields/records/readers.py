@@ -43,7 +43,7 @@ class VariableReader:
         self.is_lazy = variable.chunks is not None  # computed by Dask
         self.from_files = not self.is_lazy and not getattr(variable, "_in_memory", True)
         self.name, self._variable = name, variable
-        self._begins: dict[str, np.ndarray] = {}  # of chunks, by dimension
+        self._begins: dict[str, list[int]] = {}  # of chunks, by dimension
         check_decoded(variable, name)
         try:
             record_dtype(variable.dtype)
@@ -108,7 +108,7 @@ class VariableReader:
 
         return backend_arrays.most_threads(self._variable._data)
 
-    def chunk_begins(self, dim: str) -> np.ndarray:
+    def chunk_begins(self, dim: str) -> list[int]:
         """Return the first points of the stored chunks along a dimension; only 0 if unknown."""
         if dim not in self._begins:
             from dsinga.addons.fields.records import backend_arrays  # which imports xarray
@@ -117,7 +117,7 @@ class VariableReader:
             begins = backend_arrays.chunk_begins(self._variable._data, axis)
             if begins is None:
                 begins = np.arange(0, self.shape[axis], (self.chunk_shape or self.shape)[axis])
-            self._begins[dim] = begins
+            self._begins[dim] = begins.tolist()
         return self._begins[dim]
 
 

@@ -243,7 +243,6 @@ class BlockCache:
 
         def load() -> np.ndarray:
             numbers = arranged(read_ranges(part.reader, blocks.layout.axes, ranges, part.masked), part)
-            numbers = numbers.copy() if part.reader.from_files else numbers  # no long-lived array is in the pool
             if find_nonfinite(numbers.reshape(1, -1)) is not None:
                 self.nonfinite.add(key)
             self.unread[key] = blocks.windows(block, part.dims) * _uses(part.name, blocks.layout, key[-1])

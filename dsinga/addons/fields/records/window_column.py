@@ -5,15 +5,16 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable
-from functools import partial
+from functools import cached_property, partial
 from itertools import pairwise
+from operator import mul, sub
 from typing import Any
 
 import numpy as np
 
 from dsinga.addons.fields.records.layout import ChannelGroup
-from dsinga.addons.fields.records.step_fields import StepFields
-from dsinga.addons.fields.records.window_blocks import BlockCache, BlockField, WindowBlocks, field_dims
+from dsinga.addons.fields.records.step_fields import Run, StepFields
+from dsinga.addons.fields.records.window_blocks import BlockCache, BlockField, FieldKey, WindowBlocks, field_dims
 from dsinga.base import buffers
 from dsinga.base.errors import UserError
 from dsinga.data.column import Column
@@ -102,9 +103,10 @@ class WindowColumn(Column):
         order = np.argsort(block_numbers, kind="stable")  # makes the windows of each block adjacent
         block_numbers = block_numbers[order]
         ends = [0, *(np.flatnonzero(block_numbers[1:] != block_numbers[:-1]) + 1).tolist(), len(rows)]
+        of_blocks = [(int(block_numbers[start]), slice(start, end)) for start, end in pairwise(ends)]
         starts = {axis.name: axis.starts[place[order]] for axis, place in zip(self.blocks.axes, places, strict=True)}
-        channel, is_finite, threads = 0, True, 1
-        step_copies: list[Callable[[], bool]] = []
+        channel = 0
+        copies: list[Callable[[], bool]] = []
         weights = [self.blocks.layout.weights] if self.is_target and self.blocks.layout.weights is not None else []
         for part in (*self.parts, *weights):
             channels = out[:, channel : channel + part.channels]
@@ -112,43 +114,56 @@ class WindowColumn(Column):
             points = np.empty((len(rows), len(part.dims)), np.int64)
             for axis, dim in enumerate(part.dims):
                 points[:, axis] = starts[dim] + self.blocks.layout.axes[dim].offset(self.is_target, part.number)
-            if self.blocks.has_steps(part):
-                step_copies += self._copies_of_steps(part, channels, points, order, block_numbers)
-                threads = max(threads, part.reader.threads)
-                channel += part.channels
-                continue
-            cut = _Cut(part, points)
-            for start, end in pairwise(ends):
-                field = self.cache.read(part, self.blocks, int(block_numbers[start]), self.is_target, end - start)
-                cut.copy(channels, field, order[start:end], slice(start, end))
-                is_finite = is_finite and field.is_finite
+            if self._large.get(part):
+                copies += self._copies_of_runs(part, channels, points, order, of_blocks)
+            else:
+                copy = partial(self._copy_block, part, _Cut(part, points), channels, order)
+                copies += [partial(copy, *of_block) for of_block in of_blocks]
             channel += part.channels
-        is_finite = all([is_finite, *in_threads(step_copies, threads)])
+        is_finite = all(in_threads(copies, max((part.reader.threads for part in self._large), default=1)))
         for part in weights:
             out[:, -part.channels :] /= self.blocks.layout.scale
         return out, is_finite
 
-    def _copies_of_steps(
-        self, part: ChannelGroup, out: np.ndarray, points: np.ndarray, order: np.ndarray, block_numbers: np.ndarray
+    @cached_property
+    def _large(self) -> dict[ChannelGroup, bool]:
+        """The large variables, and whether whole chunks of them are kept: not of long ones, unless all fields fit."""
+        blocks, weights = self.blocks, self.blocks.layout.weights
+        return {
+            part: blocks.all_bytes <= self.cache.memory or blocks.longest_chunk(part) <= blocks.longest_run
+            for part in (*self.parts, *([weights] if weights else []))
+            if blocks.has_steps(part)
+        }
+
+    def _copy_block(
+        self, part: ChannelGroup, cut: _Cut, out: np.ndarray, order: np.ndarray, block: int, places: slice
+    ) -> bool:
+        """Copy windows of a block to ``out``; return whether its field is finite."""
+        field = self.cache.read(part, self.blocks, block, self.is_target, places.stop - places.start)
+        cut.copy(out, field, order[places], places)
+        return field.is_finite
+
+    def _copies_of_runs(
+        self, part: ChannelGroup, out: np.ndarray, points: np.ndarray, order: np.ndarray, of_blocks: Any
     ) -> list[Callable[[], bool]]:
-        """Return functions that copy a run of points to ``out``, and return whether it is finite.
+        """Return functions that copy windows from a run of points to ``out``, and return whether it is finite.
 
         ``points`` has each window's first point along the dimensions of ``part``, in the order of blocks.
         """
         axis: Any = self.blocks.step_axis
         column, place = part.dims.index(axis.name), field_dims(part).index(axis.name) + 1
-        copies: dict[tuple[int, tuple[int, int]], list[_StepCopy]] = {}
+        copies: dict[FieldKey, tuple[StepFields, Run, list[_StepCopy]]] = {}
         for number in range(part.sizes[column]):
             points[:, column] += number > 0
             cut = _Cut(part, points.copy(), axis.name)
             channels = out[(slice(None),) * place + (slice(number, number + 1),)]
-            for index, (block, step) in enumerate(zip(block_numbers.tolist(), points[:, column].tolist(), strict=True)):
-                run = self._step_fields(part, block).run_of(step)
-                copies.setdefault((block, run), []).append((cut, channels, index, step))
-        return [
-            partial(_copy_run, self._step_fields(part, block), run, order, several)
-            for (block, run), several in copies.items()
-        ]
+            for block, places in of_blocks:
+                fields = self._step_fields(part, block)
+                for index, point in enumerate(points[places, column].tolist(), places.start):
+                    run = fields.run_of(point)
+                    of_run = copies.setdefault(fields.key(run[0]), (fields, run, []))
+                    of_run[2].append((cut, channels, index, point))
+        return [partial(_copy_run, *of_run, order) for of_run in copies.values()]
 
     def _step_fields(self, part: ChannelGroup, block: int) -> StepFields:
         fields = self._fields.get((part, block))
@@ -159,7 +174,7 @@ class WindowColumn(Column):
         return fields
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**vars(self), "_fields": {}}
+        return {**{name: value for name, value in vars(self).items() if name != "_large"}, "_fields": {}}
 
     def _mask(self, out: np.ndarray, is_finite: bool) -> None:
         """Fill NaN of masked inputs, and write the channels that mark valid numbers."""
@@ -243,12 +258,12 @@ def window_numbers(blocks: WindowBlocks, cache: BlockCache, location: str, most:
     return kept
 
 
-def _copy_run(fields: StepFields, run: tuple[int, int], order: np.ndarray, copies: list[_StepCopy]) -> bool:
-    """Copy windows' numbers of a run of points; return whether the fields are finite."""
-    by_step = fields.read(run, Counter(step for *_, step in copies))
-    for cut, channels, index, step in copies:
-        cut.copy(channels, by_step[step], order[index : index + 1], slice(index, index + 1))
-    return all(field.is_finite for field in by_step.values())
+def _copy_run(fields: StepFields, run: Run, copies: list[_StepCopy], order: np.ndarray) -> bool:
+    """Copy points of windows from a run of points; return whether the fields are finite."""
+    by_point = fields.read(run, Counter(point for *_, point in copies))
+    for cut, channels, index, point in copies:
+        cut.copy(channels, by_point[point], order[index : index + 1], slice(index, index + 1))
+    return all(field.is_finite for field in by_point.values())
 
 
 class _Cut:
@@ -270,12 +285,13 @@ class _Cut:
     def copy(self, out: np.ndarray, field: BlockField, rows: np.ndarray, places: slice) -> None:
         numbers, shape = field.numbers, self._shape
         strides = [numbers.strides[axis] for axis in self._axes]
-        low = sum(field.lows[dim] * stride for dim, stride in zip(self._dims, strides, strict=True))
-        offsets = self._points[places] @ np.array(strides, np.int64) - low  # in bytes
+        lows = [field.lows[dim] for dim in self._dims]
         if self._is_small:
+            offsets = (self._points[places] - lows) @ np.array(strides, np.int64)  # in bytes
             points = np.indices(shape).reshape(len(shape), -1).T @ np.array(numbers.strides, np.int64)
             index = (offsets[:, None] + points).reshape(len(rows), *shape) // numbers.itemsize
             out[rows] = numbers.reshape(-1)[index]
             return
-        for row, offset in zip(rows.tolist(), offsets.tolist(), strict=True):
+        for row, point in zip(rows.tolist(), self._points[places].tolist(), strict=True):
+            offset = sum(map(mul, map(sub, point, lows), strides))
             out[row] = np.ndarray(shape, numbers.dtype, numbers, offset, numbers.strides)
