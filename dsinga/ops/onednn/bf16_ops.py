@@ -264,7 +264,8 @@ class Bf16Ops(Bf16Images):
         if not _are_numbers(x, w):
             return super().transposed_convolution(to_float32(x), w, b, stride, pad, size)
         shape = (x.shape[0], w.shape[1], *size)
-        kernel = get_kernel(BackwardData, shape, w.shape, stride, pad, BFLOAT16, FLOAT32)
+        result = BFLOAT16 if b is None else FLOAT32
+        kernel = get_kernel(BackwardData, shape, w.shape, stride, pad, BFLOAT16, result)
         if kernel is None:
             return cast(super().transposed_convolution(to_float32(x), w, b, stride, pad, size), BFLOAT16)
         y: Array = kernel(cast_contiguous(to_rows(x), BFLOAT16), contiguous(w))
