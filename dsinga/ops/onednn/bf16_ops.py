@@ -283,6 +283,11 @@ class Bf16Ops(Bf16Images):
                 return kernel(x, w, b)
         w = w if transpose else w.T
         y = buffers.empty((len(x), w.shape[1]))
+        forms = form_of(x), form_of(w), form_of(y)
+        biased = get_kernel(Product, *forms, BFLOAT16, 1.0, False, True) if b is not None and accepts(b) else None
+        if biased is not None:
+            biased.multiply(x, w, contiguous(b), y)
+            return y
         multiply(x, w, y)
         if b is not None:
             y += b
