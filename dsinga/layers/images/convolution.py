@@ -156,7 +156,7 @@ class Convolution(Layer):
     ) -> tuple[Sequence[Array | None], Callable[[], Sequence[Array | None]]] | None:
         if self.is_spaced or not needs[0] or sources[0].ndim != 4:
             return None
-        if sources[0].dtype != np.float32 or ctx.ops.has_bf16_features:  # the gradient would be rounded otherwise
+        if (sources[0].dtype == np.float32) == ctx.ops.has_bf16_features:  # the gradient would be rounded otherwise
             return None
         x, window = self.window.extend(sources[0], ctx.ops), self.window
         dx = ctx.ops.transposed_convolution(grad, output.saved, None, window.stride, window.pad, x.shape[2:])

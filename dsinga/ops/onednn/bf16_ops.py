@@ -181,7 +181,8 @@ class Bf16Ops(Float32Ops):
         if not _are_numbers(x, w):
             return super().transposed_convolution(to_float32(x), w, b, stride, pad, size)
         shape = (x.shape[0], w.shape[1], *size)
-        kernel = get_kernel(BackwardData, shape, w.shape, stride, pad, BFLOAT16, FLOAT32)
+        result = BFLOAT16 if b is None else FLOAT32
+        kernel = get_kernel(BackwardData, shape, w.shape, stride, pad, BFLOAT16, result)
         if kernel is None:
             return cast(super().transposed_convolution(to_float32(x), w, b, stride, pad, size), BFLOAT16)
         y: Array = kernel(cast_contiguous(to_rows(x), BFLOAT16), contiguous(w))
@@ -199,6 +200,11 @@ class Bf16Ops(Float32Ops):
                 return kernel(x, w, b)
         w = w if transpose else w.T
         y = buffers.empty((len(x), w.shape[1]))
+        forms = form_of(x), form_of(w), form_of(y)
+        biased = get_kernel(Product, *forms, BFLOAT16, 1.0, False, True) if b is not None and accepts(b) else None
+        if biased is not None:
+            biased.multiply(x, w, contiguous(b), y)
+            return y
         multiply(x, w, y)
         if b is not None:
             y += b

@@ -16,6 +16,8 @@ from dsinga.training import bp
 from tests.support.small_job import assert_same
 from tests.support.training_cases import build, context, conv, dense, layer
 
+LACKS_BF16 = get_ops().name != "onednn" or bool(get_ops().lacks_bf16())
+
 
 @register("layer", "HalvedConvolution")
 class HalvedConvolution(Convolution):
@@ -80,11 +82,18 @@ def pushed(net, ops, waiting: deque | None) -> tuple[dict[str, np.ndarray], int]
     return dict(gradients), calls
 
 
-@pytest.mark.parametrize("backend", ["numpy", "onednn"])
+@pytest.mark.parametrize(
+    ("backend", "precision"),
+    [
+        ("numpy", "float32"),
+        ("onednn", "float32"),
+        pytest.param("onednn", "bf16", marks=pytest.mark.skipif(LACKS_BF16, reason="the processor has no bfloat16")),
+    ],
+)
 @pytest.mark.parametrize("name", NETS)
-def test_gradients_that_are_put_off_have_the_same_bits(backend: str, name: str):
+def test_gradients_that_are_put_off_have_the_same_bits(backend: str, precision: str, name: str):
     make, count = NETS[name]
-    net, ops = make(), get_ops(backend)
+    net, ops = make(), get_ops(backend).for_worker(precision=precision)
     at_once, _ = pushed(net, ops, None)
     later, calls = pushed(net, ops, deque())
     assert calls == count
