@@ -91,8 +91,8 @@ def test_a_prediction_does_not_replace_its_input(given: str, target: str, model:
 @pytest.mark.filterwarnings("ignore:Consolidated metadata")
 def test_a_prediction_is_written_elsewhere(model: nn.Sequential, tmp_path: Path) -> None:
     FIELDS.to_zarr(tmp_path / "d.zarr", consolidated=False)
-    for number, given in enumerate(INPUT.values()):
-        for prediction in predictions(given(str(tmp_path / "d.zarr")), model):
+    for number, given in enumerate(INPUT.values()):  # all forms of the first, and the first forms of each
+        for prediction in predictions(given(str(tmp_path / "d.zarr")), model)[: None if number == 0 else 3]:
             prediction.to_zarr(str(path := tmp_path / f"{number}.zarr"), mode="w")
             computed = prediction.compute()
             assert type(computed) in (xr.Dataset, xr.DataArray, np.ndarray)
