@@ -16,6 +16,8 @@ for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ.setdefault(name, "1")
 # A kernel thread that spins at a barrier keeps a busy core from the thread that it waits for: seconds become minutes.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+# What tests write need not outlive a loss of power, for which thousands of files would wait for the disk.
+os.fsync = os.fstat  # type: ignore[assignment]
 # Tests start hundreds of processes: each would compile the whole package anew.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False

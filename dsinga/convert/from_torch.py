@@ -22,6 +22,8 @@ COMPUTING = {
     "BasePruningMethod": "prune.remove({}, {!r})",
 }
 
+COLLECTED_BYTES = 16 << 20  # of params, from which on they are worth the time of the garbage collector
+
 
 @public
 def from_torch(module: Any, *shapes: Sequence[int], name: str = "") -> nn.Model:
@@ -69,7 +71,8 @@ def from_torch(module: Any, *shapes: Sequence[int], name: str = "") -> nn.Model:
     }
     constants = {key: array.cpu().numpy() for key, array in trace.constants.items()}
     del trace, outputs
-    gc.collect()  # traces are circles, which would keep the module's params
+    if sum(array.nbytes for array in arrays.values()) > COLLECTED_BYTES:
+        gc.collect()  # traces are circles, which would keep the module's params
     model.params = take_arrays(names_of(model), arrays, type(module).__name__) | constants
     return model
 

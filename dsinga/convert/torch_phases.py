@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import pickle
 import random
 import re
 from collections.abc import Iterable, Iterator, Mapping
@@ -158,4 +159,5 @@ def _unchanged(module: torch.nn.Module) -> Iterator[None]:
 
 def _random_states() -> Any:
     """Return a value that changes when PyTorch, Python or numpy draws random numbers."""
-    return torch.get_rng_state().tolist(), random.getstate(), str(np.random.get_state(legacy=False))
+    arrays = pickle.dumps(np.random.get_state(legacy=False))
+    return torch.get_rng_state().numpy().tobytes(), random.getstate(), arrays

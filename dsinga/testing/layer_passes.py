@@ -19,7 +19,7 @@ from dsinga.testing.layer_cases import read_only
 from dsinga.training.metrics import read_metrics
 
 WAIT_SECONDS = 60.0  # how long a thread waits for the others in a collective
-MOST_SLOPES = 50  # numerical gradients of an array
+MOST_SLOPES = 16  # numerical gradients of an array
 
 threads = functools.cache(ThreadPoolExecutor)  # pools by the number of threads
 

@@ -10,10 +10,10 @@ import pytest
 from dsinga import nn
 from dsinga.base.errors import UserError
 from dsinga.convert import from_torch, to_torch
-from tests.support.later_import import functional, torch
+from tests.support.later_import import functional, keys_of, torch
 from tests.support.refusals import refused, refused_with
 
-ROWS, STEPS = 16, 20
+ROWS, STEPS = 16, 8
 
 
 def nets() -> Any:
@@ -89,17 +89,7 @@ def test_a_net_gives_and_learns_what_it_does_in_pytorch(
     check_outputs(module, loaded, x[0])
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "grouped", "depthwise", "circular", "conv1d", "conv3d", "transposed", "transposed1d", "no affine",
-        "instance", "norms", "flattened", "slopes", "means", "means without padding",
-        "rounded up", "uneven windows", "pads",
-        "rows of images", "twice", "statistics twice", "positions", "activations", "formulas", "operators",
-        "interpolated", "resized", "shuffled", "split", "LSTM", "LSTM steps",
-        "GRU", "attention steps first", "GRU steps first", "RNN",
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize("name", keys_of("torch_nets", "LAYERS"))
 def test_a_layer_gives_and_learns_what_it_does_in_pytorch(name: str) -> None:
     torch.manual_seed(1)
     shape, make = nets().LAYERS[name]

@@ -112,7 +112,7 @@ def describe() -> str:
 
 def describe_cycles() -> str:
     """Collect the garbage of this process; return what its cycles are made of, those with dsinga's objects first."""
-    from tests.support.imports import cycles as cycles_of  # a failing test alone needs it
+    from tests.support.sources import cycles as cycles_of  # a failing test alone needs it
 
     gc.set_debug(gc.DEBUG_SAVEALL)
     gc.collect()

@@ -14,9 +14,9 @@ from types import TracebackType
 
 from tools.benchmarks.cases import Case
 from tools.benchmarks.peers import LIBRARIES, PEERS
-from tools.benchmarks.turns import THREADS
 
 TURN_SECONDS = 600  # at most, for a turn
+THREADS = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
 
 
 class FormProcess:

@@ -4,11 +4,10 @@ Installs missing packages (unless ``--no-install``) and prints these tables, or 
 seconds of ``SECONDS`` and all within ``--seconds``. Tables that the file of ``--json`` has already are made again only
 where they are named, so that a second call goes on where the first one ended:
 
-- ``smoke``: whether pieces of an iteration can be captured as CUDA graphs, and whether replays give the eager bits;
-- ``tests``: the contracts of all kernels, those of bfloat16 among them;
+- ``tests``: the contracts of kernels, of captures, whose replays have eager bits, and of layers, in several processes
+  where pytest-xdist is installed;
 - ``nets_bf16``, ``nets``: the time of an iteration, eager and as one graph, and PyTorch's on the same card;
   whether losses and params of graphs are those of eager iterations, bit for bit, and params survive a NaN;
-- ``contracts``: the contracts of layers, in several processes where pytest-xdist is installed;
 - ``compiled``: PyTorch's iterations compiled by TorchInductor.
 
 Each turn is a process of its own. A failure is printed in place of its figures, and the rest goes on. ``--json`` names
@@ -32,7 +31,7 @@ import click
 from tools.benchmarks.gpu_tables import TABLES
 from tools.benchmarks.gpu_turns import Deadline, Figures
 
-SECONDS = {"smoke": 30, "tests": 90, "nets_bf16": 105, "contracts": 75, "nets": 120, "compiled": 70}
+SECONDS = {"tests": 195, "nets_bf16": 105, "nets": 120, "compiled": 70}
 """The bounds of the tables. Those up to "nets", in this order, are for ten minutes of a card.
 
 First comes what no card has run: bfloat16 between layers, and the contracts of later kernels and layers.

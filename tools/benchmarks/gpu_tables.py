@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import json
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -25,21 +24,9 @@ PEERS = ("eager", "graph", "graph, loss read")
 BITS = ("losses equal", "params equal", "a bad step changes nothing")
 
 
-def smoke(previous: Figures, steps: int) -> Iterator[Figures]:
-    """Print whether each piece can be captured."""
-    yield (figures := gpu_turns.turn("gpu_smoke"))
-    for name, result in figures.items():
-        click.echo(f"{name}: {json.dumps(result) if isinstance(result, dict) else result}")
-
-
 def tests(previous: Figures, steps: int) -> Iterator[Figures]:
-    """Run the contracts of kernels over the device."""
-    yield from pytest_runs(["-m", "gpu", "tests/core/ops", *processes()])
-
-
-def contracts(previous: Figures, steps: int) -> Iterator[Figures]:
-    """Run the contracts of layers over the device."""
-    yield from pytest_runs(["tests/core/layers/test_layers_contract.py", "-k", "CuPy", *processes()])
+    """Run the contracts of kernels, of captures and of layers over the device."""
+    yield from pytest_runs(["-m", "gpu", "tests/addons/gpu", *processes()])
 
 
 def processes() -> list[str]:
@@ -117,5 +104,5 @@ def compiled(previous: Figures, steps: int) -> Iterator[Figures]:
 
 
 TABLES: dict[str, Callable[[Figures, int], Iterator[Figures]]] = {
-    table.__name__: table for table in (*(smoke, tests, nets_bf16, contracts, nets, compiled),)
+    table.__name__: table for table in (tests, nets_bf16, nets, compiled)
 }

@@ -2,9 +2,6 @@
 
 With BENCHMARK_BF16 in the environment it computes under autocast to bfloat16, with BENCHMARK_COMPILED it compiles the
 loss by TorchInductor.
-
-``python -m tools.benchmarks.torch_peer NET STEPS BATCH`` is one rank of DDP, of which RANK, WORLD_SIZE, MASTER_ADDR and
-MASTER_PORT in the environment tell; rank 0 prints the milliseconds of each iteration.
 """
 
 from __future__ import annotations
@@ -20,7 +17,7 @@ from torch import distributed, multiprocessing
 from torch.nn.parallel import DistributedDataParallel
 
 from tools.benchmarks.cases import CASES, Case
-from tools.benchmarks.timing import BF16, COMPILED, WARM_UP, figures, print_turns, times
+from tools.benchmarks.timing import BF16, COMPILED, figures, print_turns, times
 from tools.benchmarks.torch_nets import peer
 
 
@@ -61,18 +58,5 @@ def train(name: str, steps: int) -> None:
     print(json.dumps({key: max(rank_figures[key] for rank_figures in ranks) for key in ranks[0]}))
 
 
-def rank_of_hosts(net: str, steps: int, batchsize: int) -> list[float]:
-    """Return the milliseconds of each iteration of this rank, of which the environment tells."""
-    distributed.init_process_group("gloo")
-    milliseconds = times(training(net, batchsize, ddp=True), steps)[WARM_UP:]
-    distributed.barrier()
-    distributed.destroy_process_group()
-    return milliseconds
-
-
 if __name__ == "__main__":
-    name, *numbers = sys.argv[1:]
-    if len(numbers) > 1:
-        print(json.dumps(rank_of_hosts(name, *map(int, numbers))))
-    else:
-        train(name, int(numbers[0]))
+    train(sys.argv[1], int(sys.argv[2]))

@@ -13,11 +13,11 @@ import random as random_module
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from tools.faults.damage import copy_tree, damage_bytes, damage_entry, files_of
+from tools.faults.damaged_json import damage_json
 from tools.faults.verdicts import WRONG, run_dsinga, say_damage
 
 STEPS = (10, 20, 30)  # of the checkpoints
@@ -37,12 +37,6 @@ neuralnet {
   layer { name: "loss" type: kSoftmaxLoss srclayers: "ip" srclayers: "data" }
 }
 """
-
-# Values in place of those of checkpoint.json.
-NASTY: list[Any] = [
-    None, True, -1, 0, 7, 10, 20, 40, 10**30, 1.5, float("nan"), float("inf"), "", "step", "\0", [], [[]], {}, {"": 0},
-    {"$array": "x"}, {"$array": []}, [10] * 1000,
-]  # fmt: skip
 
 
 def create(folder: Path) -> None:
@@ -119,33 +113,9 @@ def damage_newest_bytes(random: random_module.Random, workspace: Path) -> str:
 
 
 def damage_metadata(random: random_module.Random, workspace: Path) -> str:
-    """Change a value, or remove a field, of ``checkpoint.json``, whose checksum stays."""
-    path = workspace / "checkpoint" / f"step{random.choice(STEPS)}" / "checkpoint.json"
-    fields = json.loads(path.read_text(encoding="utf-8"))
-    places = list(_places(fields))
-    holder, key = random.choice(places)
-    kind = random.choice(("nasty", "remove", "another"))
-    before = holder[key]
-    if kind == "remove":
-        del holder[key]
-    else:
-        holder[key] = random.choice(NASTY) if kind == "nasty" else random.choice(places)[0]
-    try:
-        text = json.dumps(fields)
-    except ValueError:  # an object within itself
-        holder[key] = None
-        text = json.dumps(fields)
-    path.write_text(text, encoding="utf-8")
-    after = holder.get(key) if isinstance(holder, dict) else ""
-    return f"{kind} {path.parent.name} {key} {str(before)[:30]!r} -> {str(after)[:30]!r}"
-
-
-def _places(value: Any) -> Any:
-    keys = list(value) if isinstance(value, dict) else list(range(len(value)))
-    for key in keys:
-        yield value, key
-        if isinstance(value[key], (dict, list)) and value[key]:
-            yield from _places(value[key])
+    """Change a place of ``checkpoint.json``, whose checksum stays; what is copied there is of another checkpoint."""
+    paths = [workspace / "checkpoint" / f"step{step}" / "checkpoint.json" for step in random.sample(STEPS, 2)]
+    return damage_json(random, paths[0], json.loads(paths[1].read_text(encoding="utf-8")))
 
 
 def mix_files(random: random_module.Random, workspace: Path) -> str:

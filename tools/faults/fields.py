@@ -72,20 +72,6 @@ def _windows(path: str) -> None:
     source.read(range(len(source)))
 
 
-def _windows_of_dataset(path: str) -> None:
-    """Read windows of a Dataset that the user has opened, whose fault is the user's where xarray cannot open it."""
-    import xarray
-
-    try:
-        dataset = xarray.open_dataset(path, chunks=None)
-    except Exception:  # of any engine: any class
-        return
-    from dsinga import windows
-
-    source = windows(dataset, **WINDOWS)
-    source.read(range(len(source)))
-
-
 def _predict(path: str) -> None:
     import dsinga
 

@@ -1,5 +1,6 @@
 """What a callback does to the model: acts x events x faces, held to stochastic gradient descent by hand."""
 
+import itertools
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ FIRST = [np.arange(6, dtype=np.float32).reshape(2, 3) / 8, np.array([0.25, -0.25
 OTHER = [np.linspace(-1, 1, 6, dtype=np.float32).reshape(2, 3), np.array([0.5, 1.5], np.float32)]
 PAUSED = ["on_train_begin", "on_train_end", "on_epoch_begin", "on_epoch_end"]
 BATCHES = ["on_train_batch_begin", "on_train_batch_end"]
+OTHERS = ["on_train_begin", "on_train_end", "on_epoch_begin", "on_train_batch_begin"]
 
 Weights = list[np.ndarray]
 
@@ -154,8 +156,11 @@ REFUSED: dict[str, tuple[Callable[[Any], Any], str]] = {
 }
 
 
-@pytest.mark.parametrize("event", [*PAUSED, *BATCHES])
-@pytest.mark.parametrize("act", REFUSED)
+# Each act at the end of an epoch and of a batch, and one in all events.
+@pytest.mark.parametrize(
+    ("act", "event"),
+    [*itertools.product(REFUSED, ("on_epoch_end", "on_train_batch_end")), *(("nan", event) for event in OTHERS)],
+)
 def test_what_cannot_count_is_refused(act: str, event: str, request: Any):
     model, (do, message) = made(), REFUSED[act]
     refused_with(lambda: fit(model, Acting(event, do, [event]), "here", request), message)

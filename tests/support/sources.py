@@ -1,18 +1,65 @@
-"""Reads the package's files without importing them: which import or look up each other, and which names are private."""
+"""What the files of the package define, import, look up and reach: read from their syntax trees, without importing."""
 
 from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
+ROOT = Path(__file__).parents[2]
 # Names that begin with "_", and yet are anybody's: of tuples, of IPython, of os.
 PUBLIC = {"_replace", "_asdict", "_fields", "_make", "_repr_html_", "_exit"}
 PATCHES = {"setattr", "delattr", "getattr", "object", "patch"}  # take the name of an attribute
+
+
+class Source(NamedTuple):
+    """What a file has, each with its line where that is needed."""
+
+    classes: list[str]  # nested and private ones, too
+    docstrings: list[tuple[int, str]]
+    imports: list[tuple[str, str]]  # modules, and the names in them; in functions and for annotations, too
+    relative_imports: list[int]
+    lookups: list[tuple[str, ...]]  # the literal arguments of lookups of components
+    decorated: list[tuple[str, list[str]]]  # functions with their decorators
+    private: set[str]  # private names that it defines
+    reached: list[tuple[int, str]]  # names of attributes that it reads, imports, or gives to a function that patches
+
+
+@cache
+def sources() -> dict[str, Source]:
+    """Return each file of the package by its path; made once, since it takes seconds, without the 90 MB of trees."""
+    paths = sorted((ROOT / "dsinga").rglob("*.py"))
+    return {path.relative_to(ROOT).as_posix(): source_of(path.read_text(encoding="utf-8")) for path in paths}
+
+
+def source_of(text: str) -> Source:
+    """Return what a file with this text has."""
+    source = Source([], [], [], [], [], [], set(), [])
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            if (docstring := ast.get_docstring(node)) is not None:
+                source.docstrings.append((node.body[0].lineno, docstring))
+        if isinstance(node, ast.ClassDef):
+            source.classes.append(node.name)
+        elif isinstance(node, ast.FunctionDef) and node.decorator_list:
+            source.decorated.append((node.name, list(map(ast.unparse, node.decorator_list))))
+        elif isinstance(node, ast.Import):
+            source.imports.extend((alias.name, "") for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            source.imports.extend((node.module or "", alias.name) for alias in node.names)
+            source.relative_imports.extend([node.lineno] if node.level else [])
+        elif isinstance(node, ast.Call) and name_of(node.func) in ("lookup", "find"):
+            source.lookups.append(tuple(each.value for each in node.args if isinstance(each, ast.Constant)))
+        if is_private(name := defined(node)):
+            source.private.add(name)
+        source.reached.extend((getattr(node, "lineno", 0), name) for name in names_reached(node))
+    return source
 
 
 def module_name(path: str) -> str:
@@ -20,33 +67,22 @@ def module_name(path: str) -> str:
     return path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
 
 
-def import_graph(modules: dict[str, ast.Module]) -> dict[str, set[str]]:
-    """Return the files of the package that each file imports, anywhere in it."""
-    homes = {module_name(name): name for name in modules}
-    graph: dict[str, set[str]] = {name: set() for name in modules}
-    for name, module in modules.items():
-        for node in ast.walk(module):
-            if isinstance(node, ast.Import):
-                graph[name] |= {homes[alias.name] for alias in node.names if alias.name in homes}
-            elif isinstance(node, ast.ImportFrom) and node.module:
-                for alias in node.names:  # a name of a package may be one of its files
-                    home = homes.get(f"{node.module}.{alias.name}") or homes.get(node.module)
-                    graph[name] |= {home} if home else set()
-    return graph
+def import_graph(files: dict[str, Source]) -> dict[str, set[str]]:
+    """Return the other files of the package that each file imports, anywhere in it."""
+    homes = {module_name(name): name for name in files}  # a name of a package may be one of its files
+    return {
+        name: {homes.get(f"{module}.{attribute}") or homes.get(module, name) for module, attribute in source.imports}
+        - {name}
+        for name, source in files.items()
+    }
 
 
-def lookup_graph(modules: dict[str, ast.Module], table: Path) -> dict[str, set[str]]:
+def lookup_graph(files: dict[str, Source], table: Path) -> dict[str, set[str]]:
     """Return the files of the components that each file looks up by a literal kind and name."""
     rows = [line.split(",") for line in table.read_text(encoding="utf-8").splitlines()[1:]]
-    homes = {(row[0], row[1]): row[3] for row in rows}
-    files = {module_name(name): name for name in modules}
-    graph: dict[str, set[str]] = {name: set() for name in modules}
-    for name, module in modules.items():
-        for node in ast.walk(module):
-            if isinstance(node, ast.Call) and name_of(node.func) in ("lookup", "find"):
-                home = homes.get(tuple(each.value for each in node.args if isinstance(each, ast.Constant)))
-                graph[name] |= {files[home]} if home else set()
-    return graph
+    paths = {module_name(name): name for name in files}
+    homes = {(row[0], row[1]): paths[row[3]] for row in rows}
+    return {name: {homes[key] for key in source.lookups if key in homes} for name, source in files.items()}
 
 
 def closing_lookups(imports: dict[str, set[str]], lookups: dict[str, set[str]]) -> list[str]:
