@@ -22,6 +22,7 @@ from dsinga.job import Job, Phase
 from dsinga.job.checks import training_phases
 from dsinga.nn.model.given_data import check_whole_numbers
 from dsinga.nn.model.labels import loss_of_labels, weights_of_classes
+from dsinga.nn.model.params_on_disk import ParamsOnDisk
 from dsinga.nn.model.records import (
     labelled,
     least_batch,
@@ -164,6 +165,7 @@ def run_fit(model: Any, job: Job, arguments: JobArguments, begin: FitBegin, sett
     """Train the job while callbacks may set params; keep the trained params even after an error."""
     runner: Any = find_runner(settings.client, waits=True)
     events = {"epochs": job.epochs or 1, "steps": arguments.steps_of_epoch(), "verbose": int(settings.progress)}
+    on_disk = ParamsOnDisk(model)
     params, slots = begin_params(model, job.seed), model.trained.slots
     model.stop_training = False
     keep = functools.partial(keep_rescued, model, job=job, arguments=arguments, begin=begin)
@@ -176,7 +178,7 @@ def run_fit(model: Any, job: Job, arguments: JobArguments, begin: FitBegin, sett
         check_watched(settings.callbacks, job)
         return api.train(
             job, runner, workers=settings.workers, workspace=begin.workspace, resume=begin.resume,
-            progress=settings.progress, extensions=[*extensions, rescued], params=params, updater_state=slots,
+            progress=settings.progress, extensions=[on_disk, *extensions, rescued], params=params, updater_state=slots,
         )  # fmt: skip
 
 

@@ -8,6 +8,8 @@ import pytest
 
 from dsinga import nn
 from dsinga.base.errors import UserError
+from dsinga.extensions.keras_callbacks import LambdaCallback
+from dsinga.nn.model import params_on_disk
 from tests.support.refusals import refused
 from tests.support.small_job import assert_same
 
@@ -68,6 +70,24 @@ def test_compile_and_new_params_begin_the_optimizer_anew():
     assert_same(compiled.params, anew.params)
     assert_same(given.params, anew.params)
     assert any((kept.params[name] != array).any() for name, array in anew.params.items())
+
+
+@pytest.mark.parametrize("folder", [None, "missing"])  # to which large params are written, or else stay in memory
+def test_a_large_model_goes_on_after_a_fit_that_failed(folder: str | None, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(params_on_disk, "LEAST_BYTES", 1)
+    monkeypatch.setattr(params_on_disk.tempfile, "tempdir", folder)
+    model, other = blobs(), blobs()
+    for each in (model, other):
+        each.fit(X, Y, epochs=3, **WHOLE)
+    of_user = model.params
+    weight = of_user["dense_weight"]
+    with pytest.raises(ZeroDivisionError):
+        model.fit(X, Y, callbacks=[LambdaCallback(on_epoch_begin=lambda epoch, logs: 1 / 0)], **WHOLE)
+    assert (model.params["dense_weight"] is weight) == (folder is not None)
+    assert_same(model.params, of_user)
+    for each in (model, other):
+        each.fit(X, Y, epochs=2, **WHOLE)
+    assert_same(model.params, other.params)
 
 
 def test_params_that_were_frozen_begin_with_no_state():
