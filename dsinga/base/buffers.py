@@ -49,7 +49,7 @@ class ResultPool:
     """
 
     def __init__(self, new: Callable[[int], memoryview] = lambda size: np.empty(size, np.uint8).data) -> None:
-        self._lock = threading.Lock()
+        self.lock = threading.Lock()
         self._is_to_clear, self._new = False, new
         self._forget()
         if hasattr(os, "register_at_fork"):
@@ -57,7 +57,7 @@ class ResultPool:
 
     def _renew(self) -> None:
         """Start again in a forked process, at whose start another thread may have had the lock."""
-        self._lock = threading.Lock()
+        self.lock = threading.Lock()
         self._forget()
 
     def clear(self) -> None:
@@ -66,13 +66,13 @@ class ResultPool:
         The garbage collector may call this in a thread that has the lock, which then gives them back afterwards.
         """
         self._is_to_clear = True
-        while self._is_to_clear and self._lock.acquire(blocking=False):
+        while self._is_to_clear and self.lock.acquire(blocking=False):
             try:
                 self._is_to_clear = False
                 self._take_back()
                 self._drop_free_chunks()
             finally:
-                self._lock.release()
+                self.lock.release()
 
     def _forget(self) -> None:
         """Forget all chunks; each lives on while an array refers to it."""
@@ -92,7 +92,7 @@ class ResultPool:
 
     def take(self, size: int) -> np.ndarray:
         """Return a block of memory of at least ``size`` bytes."""
-        with self._lock:
+        with self.lock:
             try:
                 self._take_back()
                 base = self._taken(-(-size // ALIGNMENT) * ALIGNMENT)
@@ -175,7 +175,6 @@ class ThreadBases(threading.local):
 
 pool = ResultPool()
 _lasting = ResultPool(lambda size: memoryview(mmap.mmap(-1, size)))  # of small pages, which are soon there
-_own_lock = threading.Lock()  # of threads' own bases
 _thread_bases = ThreadBases()
 
 
@@ -226,7 +225,7 @@ def empty(shape: tuple[int, ...], channels_last: bool = False, dtype: Any = np.f
     base_size = base_bytes(size)
     own, base = _thread_bases.bases.get(base_size), None
     if own:
-        with _own_lock:
+        with pool.lock:  # threads may share bases
             base = _free(own)
     if base is None:
         base = np.empty(base_size, np.uint8) if size > LARGEST else pool.take(base_size)
