@@ -94,10 +94,10 @@ def module_of(net: TimmNet) -> nn.Module:
     return timm.create_model(net.name, **size, **net.settings)
 
 
-def batch_of(net: TimmNet, steps: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return random images and targets for so many steps."""
-    rng, shape = np.random.default_rng(0), (steps * net.batch, 3, net.pixels, net.pixels)
-    images = rng.standard_normal(shape, np.float32)
+def batch_of(net: TimmNet) -> tuple[np.ndarray, np.ndarray]:
+    """Return a batch of random images and targets, which each step reads."""
+    rng = np.random.default_rng(0)
+    images = rng.standard_normal((net.batch, 3, net.pixels, net.pixels), np.float32)
     return images, images[:, :1] if net.name == "unet" else rng.integers(0, CLASSES, len(images))
 
 
@@ -105,7 +105,7 @@ def train_ours(net: TimmNet, steps: int) -> Callable[[], list[float]]:
     """Return the function that trains and returns the seconds of each step."""
     model = convert.from_torch(module_of(net), (3, net.pixels, net.pixels))
     model.compile(ours.SGD(RATE, momentum=MOMENTUM), "mse" if net.name == "unet" else "sparse_categorical_crossentropy")
-    x, y = batch_of(net, steps + 1)
+    x, y = batch_of(net)
     run, begun = TrainingStep.run, list[float]()
 
     def noted(*arguments: Any) -> Any:
@@ -115,7 +115,7 @@ def train_ours(net: TimmNet, steps: int) -> Callable[[], list[float]]:
     def turn() -> list[float]:
         begun.clear()
         with patch.object(TrainingStep, "run", noted):
-            model.fit(x, y, batch_size=net.batch, epochs=1, progress=False, precision="bf16" if BF16 else None)
+            model.fit(x, y, train_steps=steps + 1, progress=False, precision="bf16" if BF16 else None)
         return np.diff(begun).tolist()
 
     return turn
@@ -126,7 +126,7 @@ def train_torch(net: TimmNet, steps: int) -> Callable[[], list[float]]:
     torch.set_num_threads(1)
     torch.set_flush_denormal(True)
     module = module_of(net).to(memory_format=torch.channels_last)
-    x, y = map(torch.from_numpy, batch_of(net, 1))
+    x, y = map(torch.from_numpy, batch_of(net))
     updater = torch.optim.SGD(module.parameters(), RATE, MOMENTUM, fused=True)
     loss = functional.mse_loss if net.name == "unet" else functional.cross_entropy
     x = x.contiguous(memory_format=torch.channels_last)

@@ -36,7 +36,7 @@ class ParamsOnDisk(Watcher):
         try:
             with tempfile.TemporaryFile() as file:
                 for array in arrays.values():
-                    file.write(np.ascontiguousarray(array))
+                    file.write(np.ascontiguousarray(array).data)
                 file.flush()
                 self._memory = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
         except OSError:
