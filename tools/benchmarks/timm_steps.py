@@ -1,6 +1,7 @@
 """Measure a step of a net of timm: ``python -m tools.benchmarks.timm_steps dsinga/resnet18 STEPS``, or ``pytorch/...``.
 
-The module is one and the same; dsinga trains what ``convert.from_torch`` makes of it. Updates are SGD with momentum.
+The module is one and the same; dsinga trains what ``convert.from_torch`` makes of it. Updates are SGD with momentum,
+and Adam's for the language model.
 Times are those of the process on the core, without what other programs take.
 """
 
@@ -23,14 +24,19 @@ from dsinga import convert
 from dsinga import nn as ours
 from dsinga.passes.training_step import TrainingStep
 from tools.benchmarks.timing import BF16, COMPILED, peak_megabytes
+from tools.benchmarks.timm_modules import GPT, UNet
 from tools.benchmarks.torch_nets import Peer
 
 CLASSES, RATE, MOMENTUM = 1000, 1e-3, 0.9
+CODES, ADAM_RATE = 8000, 1e-4  # of the language model
 WARM_UP = 2  # steps at the beginning of each run
 
 
 class TimmNet(NamedTuple):
-    """A net by its name in timm, the pixels of a side, the batch size, and further arguments of ``create_model``."""
+    """A net by its name in timm, the pixels of a side, the batch size, and further arguments of ``create_model``.
+
+    The language model "gpt" has texts of ``pixels`` codes.
+    """
 
     name: str
     pixels: int
@@ -51,43 +57,14 @@ NETS = {
     "vit-tiny-197": TimmNet("vit_tiny_patch16_224", 224, 8, DEEP),
     "vit-tiny-577": TimmNet("vit_tiny_patch16_384", 384, 4, DEEP),
     "unet": TimmNet("unet", 256, 2),
+    "gpt": TimmNet("gpt", 256, 8),
 }
-
-
-class UNet(nn.Module):
-    """The U-Net of Ronneberger et al. (2015) with batch normalisation and padding, for fields of 3 channels."""
-
-    def __init__(self, widths: tuple[int, ...] = (32, 64, 128, 256, 512)):
-        super().__init__()
-        pairs = [*zip((3, *widths), widths, strict=False)]
-        self.down = nn.ModuleList(self.block(*pair) for pair in pairs)
-        self.rise = nn.ModuleList(nn.ConvTranspose2d(upper, lower, 2, 2) for lower, upper in pairs[:0:-1])
-        self.up = nn.ModuleList(self.block(2 * lower, lower) for lower in widths[-2::-1])
-        self.head = nn.Conv2d(widths[0], 1, 1)
-
-    @staticmethod
-    def block(inputs: int, outputs: int) -> nn.Module:
-        """Return two convolutions, each with normalisation and rectifier."""
-        layers: list[nn.Module] = []
-        for channels in (inputs, outputs):
-            layers += [nn.Conv2d(channels, outputs, 3, padding=1, bias=False), nn.BatchNorm2d(outputs), nn.ReLU()]
-        return nn.Sequential(*layers)
-
-    def forward(self, x: Any) -> Any:
-        """Return the field (B, 1, H, W) for images (B, 3, H, W)."""
-        kept = []
-        for number, block in enumerate(self.down):
-            x = block(functional.max_pool2d(x, 2) if number else x)
-            kept.append(x)
-        for rise, block, aside in zip(self.rise, self.up, kept[-2::-1], strict=True):
-            x = block(torch.cat([aside, rise(x)], 1))
-        return self.head(x)
 
 
 def module_of(net: TimmNet) -> nn.Module:
     """Return the PyTorch module of a net."""
-    if net.name == "unet":
-        return UNet()
+    if net.name in ("unet", "gpt"):
+        return UNet() if net.name == "unet" else GPT(CODES)
     import timm
 
     size = {"img_size": net.pixels} if "vit" in net.name else {}
@@ -95,17 +72,21 @@ def module_of(net: TimmNet) -> nn.Module:
 
 
 def batch_of(net: TimmNet) -> tuple[np.ndarray, np.ndarray]:
-    """Return a batch of random images and targets, which each step reads."""
+    """Return a batch of random images, or texts, and its targets."""
     rng = np.random.default_rng(0)
+    if net.name == "gpt":
+        codes = rng.integers(0, CODES, (net.batch, net.pixels + 1))
+        return codes[:, :-1], codes[:, 1:]
     images = rng.standard_normal((net.batch, 3, net.pixels, net.pixels), np.float32)
     return images, images[:, :1] if net.name == "unet" else rng.integers(0, CLASSES, len(images))
 
 
 def train_ours(net: TimmNet, steps: int) -> Callable[[], list[float]]:
     """Return the function that trains and returns the seconds of each step."""
-    model = convert.from_torch(module_of(net), (3, net.pixels, net.pixels))
-    model.compile(ours.SGD(RATE, momentum=MOMENTUM), "mse" if net.name == "unet" else "sparse_categorical_crossentropy")
     x, y = batch_of(net)
+    model = convert.from_torch(module_of(net), x.shape[1:])
+    updater = ours.Adam(ADAM_RATE) if net.name == "gpt" else ours.SGD(RATE, momentum=MOMENTUM)
+    model.compile(updater, "mse" if net.name == "unet" else "sparse_categorical_crossentropy")
     run, begun = TrainingStep.run, list[float]()
 
     def noted(*arguments: Any) -> Any:
@@ -127,10 +108,20 @@ def train_torch(net: TimmNet, steps: int) -> Callable[[], list[float]]:
     torch.set_flush_denormal(True)
     module = module_of(net).to(memory_format=torch.channels_last)
     x, y = map(torch.from_numpy, batch_of(net))
-    updater = torch.optim.SGD(module.parameters(), RATE, MOMENTUM, fused=True)
-    loss = functional.mse_loss if net.name == "unet" else functional.cross_entropy
-    x = x.contiguous(memory_format=torch.channels_last)
-    peer = Peer(module, updater, lambda count: (x, y), lambda net, batch: loss(net(batch[0]), batch[1]))
+    updater: Any
+    if net.name == "gpt":
+        updater = torch.optim.Adam(module.parameters(), ADAM_RATE, fused=True)
+    else:
+        x = x.contiguous(memory_format=torch.channels_last)
+        updater = torch.optim.SGD(module.parameters(), RATE, MOMENTUM, fused=True)
+
+    def loss(module: nn.Module, batch: tuple[Any, Any]) -> Any:
+        found, target = module(batch[0]), batch[1]
+        if net.name == "unet":
+            return functional.mse_loss(found, target)
+        return functional.cross_entropy(found.flatten(0, -2), target.flatten())  # of each image, or code
+
+    peer = Peer(module, updater, lambda count: (x, y), loss)
     peer = peer.compiled() if COMPILED else peer
     precision = torch.autocast("cpu", torch.bfloat16) if BF16 else None
 
