@@ -27,7 +27,7 @@ from tools.benchmarks.table import Figures, rounded, row_of
 
 NETS = (
     *("resnet50", "resnet18", "densenet121", "mobilenetv3", "regnety-008", "mixer-s", "efficientnet-b0"),
-    *("convnext-tiny", "vit-tiny-197", "vit-tiny-577", "unet"),
+    *("convnext-tiny", "vit-tiny-197", "vit-tiny-577", "unet", "gpt"),
 )
 FORMS = [form for form, peer in PEERS.items() if peer.library in ("dsinga", "pytorch")]
 

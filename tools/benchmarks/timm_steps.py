@@ -57,7 +57,7 @@ NETS = {
     "vit-tiny-197": TimmNet("vit_tiny_patch16_224", 224, 8, DEEP),
     "vit-tiny-577": TimmNet("vit_tiny_patch16_384", 384, 4, DEEP),
     "unet": TimmNet("unet", 256, 2),
-    "gpt": TimmNet("gpt", 256, 8),
+    "gpt": TimmNet("gpt", 512, 4),
 }
 
 
