@@ -16,7 +16,7 @@ import weakref
 from bisect import bisect_left, insort
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from math import prod
 from typing import Any
 
@@ -139,7 +139,7 @@ class ResultPool:
             self._drop_free_chunks()
         try:
             memory = self._new(max(size, CHUNK))
-        except (MemoryError, OSError):  # of a limit of the address space
+        except MemoryError:  # of a limit of the address space
             self._drop_free_chunks()
             memory = self._new(size)
         chunk = max(self._chunks, default=0) // 2 * 2 + 2 + (size < LARGE)
@@ -173,8 +173,22 @@ class ThreadBases(threading.local):
     hook: Callable[[np.ndarray], Any] | None = None
 
 
+def _private_pages(size: int) -> memoryview:
+    """Allocate memory in small pages: huge ones take longer to clear where each is used once, as kept fields do."""
+    if not hasattr(mmap, "MAP_PRIVATE"):
+        return np.empty(size, np.uint8).data
+    try:
+        memory = mmap.mmap(-1, size, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)  # a forked process has its own copy
+    except OSError as error:
+        raise MemoryError(f"{size} bytes for kept numbers: {error}") from error
+    if hasattr(mmap, "MADV_NOHUGEPAGE"):
+        with suppress(OSError):  # a system without huge pages
+            memory.madvise(mmap.MADV_NOHUGEPAGE)
+    return memoryview(memory)
+
+
 pool = ResultPool()
-_lasting = ResultPool(lambda size: memoryview(mmap.mmap(-1, size)))  # of small pages, which are soon there
+_lasting = ResultPool(_private_pages)
 _thread_bases = ThreadBases()
 
 
@@ -234,7 +248,7 @@ def empty(shape: tuple[int, ...], channels_last: bool = False, dtype: Any = np.f
 
 
 def lasting(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
-    """Return an uninitialised array for numbers that are kept, apart from the memory of batches, which stays whole."""
+    """Return an uninitialised array for numbers that are kept for long, so they do not cut up the memory of batches."""
     size = prod(shape) * np.dtype(dtype).itemsize
     base = _lasting.take(size) if SMALLEST <= size <= LARGEST else np.empty(size, np.uint8)
     return np.ndarray(shape, dtype, base)

@@ -22,7 +22,7 @@ COMPUTING = {
     "BasePruningMethod": "prune.remove({}, {!r})",
 }
 
-COLLECTED_BYTES = 16 << 20  # of params, from which on they are worth the time of the garbage collector
+COLLECTED_BYTES = 16 << 20  # the garbage collector takes long, so it runs only for as many bytes of params
 
 
 @public

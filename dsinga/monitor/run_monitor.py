@@ -274,7 +274,7 @@ def keep_earlier_run(workspace: Path) -> Path | None:
 
 
 def move_to_new_folder(paths: Iterable[Path], workspace: Path, kind: str) -> Path | None:
-    """Move those of the files that exist to a folder ``<kind>-<number>`` in a workspace; return it, or None."""
+    """Move files, where they exist, to a folder ``<kind>-<number>`` in a workspace; return it, or None."""
     files = [path for path in paths if path.exists()]
     if not files:
         return None

@@ -21,7 +21,7 @@ from dsinga.extensions.extension import Extension, RescuedParams
 from dsinga.job import Job, Phase
 from dsinga.job.checks import training_phases
 from dsinga.nn.model.given_data import check_whole_numbers
-from dsinga.nn.model.labels import loss_of_labels, weights_of_classes
+from dsinga.nn.model.labels import check_class_weight, loss_of_labels, weights_of_classes
 from dsinga.nn.model.params_on_disk import ParamsOnDisk
 from dsinga.nn.model.records import (
     labelled,
@@ -62,6 +62,8 @@ def records_of_fit(model: Any, data: Data, held_out: Data, share: float, class_w
     if share or class_weight is not None:
         pairs = with_tables_open(train.pairs, model.trained.names, model.trained_definitions())
         train = train._replace(pairs=pairs)
+    if len(model.label_inputs()) == 1:
+        check_class_weight(class_weight, _labels(train), loss_of_labels(model))
     if share:
         if validation.pairs:
             raise UserError("give validation_split or validation_data, not both")
@@ -69,16 +71,20 @@ def records_of_fit(model: Any, data: Data, held_out: Data, share: float, class_w
     return {"train": with_class_weights(model, train, class_weight), "val": validation}
 
 
-def with_class_weights(model: Any, data: WeighedPairs, class_weight: Any, has_all: bool = True) -> WeighedPairs:
-    """Multiply the sample weights of training data, which ``has_all`` or a batch, by class weights, if any."""
+def with_class_weights(model: Any, data: WeighedPairs, class_weight: Any) -> WeighedPairs:
+    """Multiply the sample weights of training data by class weights, if any."""
     if class_weight is None:
         return data
     if len(model.label_inputs()) > 1:
         raise UserError("class_weight is for models of one loss, because it weighs all; give sample_weight")
-    records, labels = next(iter(data.pairs.values()), (None, None))
-    labels = records if isinstance(records, RecordSource) else labels
-    weights = weights_of_classes(class_weight, labels, loss_of_labels(model), data.weights, has_all)
+    weights = weights_of_classes(class_weight, _labels(data), loss_of_labels(model), data.weights)
     return data._replace(weights=weights)
+
+
+def _labels(data: WeighedPairs) -> Any:
+    """Return the labels of data for a model of one loss, or the record source that has them."""
+    records, labels = next(iter(data.pairs.values()), (None, None))
+    return records if isinstance(records, RecordSource) else labels
 
 
 def begin_fit(model: Any, workspace: Any, resume: Any, callbacks: Iterable[Any], fields: dict[str, Any]) -> FitBegin:

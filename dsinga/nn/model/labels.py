@@ -117,14 +117,12 @@ def without_missing(y: Any, weights: Any, loss: Any) -> tuple[Any, Any]:
     return np.where(missing, 0, y).astype(y.dtype), factors
 
 
-def weights_of_classes(
-    class_weight: Any, labels: Any, loss: Any, sample_weight: Any = None, has_all: bool = True
-) -> np.ndarray:
+def weights_of_classes(class_weight: Any, labels: Any, loss: Any, sample_weight: Any = None) -> np.ndarray:
     """Return a weight for each label from ``class_weight``, times ``sample_weight``: float32 shaped as the labels.
 
     ``class_weight`` maps labels, or class names of a record source, to factors, by default 1. "balanced" gives n /
     (k·n_c) to a class with n_c of n labels, for k classes, as in scikit-learn, and ignores the label -1. Raises
-    UserError for a factor of no label while a label has none, or, unless ``labels`` has_all, while none has one.
+    UserError for a key that is a text, but no class name. See :func:`check_class_weight` for other keys.
     """
     if not isinstance(class_weight, Mapping) and not (isinstance(class_weight, str) and class_weight == "balanced"):
         raise UserError(
@@ -140,18 +138,9 @@ def weights_of_classes(
         class_weight = dict(zip(present.tolist(), (counts.sum() / (len(present) * counts)).tolist(), strict=True))
     for label, factor in class_weight.items():
         check_range(f"class_weight[{label!r}]", factor, 0)
+        if isinstance(label, str):
+            raise _no_class(label, np.unique(classes).tolist())
         weights[classes == label] = factor
-    present = np.unique(classes).tolist()
-    unknown = [key for key in class_weight if key not in present]
-    if unknown and (set(present) - {-1, *class_weight} if has_all else len(unknown) == len(class_weight)):
-        key = unknown[0]
-        remedy = ""
-        if isinstance(key, str) and key in map(str, present):
-            remedy = f"; {key!r} is a text: write {{int(k): v for k, v in class_weight.items()}}"
-        raise UserError(
-            f"class_weight has a factor for {key!r}, which is the class of no record; the classes are "
-            f"{listed(map(str, present))}{remedy}"
-        )
     if sample_weight is None:
         return weights
     factors = as_weights(sample_weight)
@@ -160,6 +149,26 @@ def weights_of_classes(
     axes = max(factors.ndim, weights.ndim)
     factors, weights = (array.reshape(*array.shape, *[1] * (axes - array.ndim)) for array in (factors, weights))
     return weights * factors
+
+
+def check_class_weight(class_weight: Any, labels: Any, loss: Any) -> None:
+    """Raise UserError if a key of ``class_weight`` is no label of the data, and a label of the data has no factor."""
+    if not isinstance(class_weight, Mapping) or (isinstance(labels, RecordSource) and labels.classes):
+        return
+    if isinstance(labels, RecordSource):
+        class_weight, labels = _factors_and_labels(class_weight, labels)
+    present = np.unique(_classes(labels, loss)).tolist()
+    unknown = [key for key in class_weight if key not in present]
+    if unknown and set(present) - {-1, *class_weight}:
+        raise _no_class(unknown[0], present)
+
+
+def _no_class(key: Any, present: list[Any]) -> UserError:
+    remedy = ""
+    if isinstance(key, str) and key in map(str, present):
+        remedy = f"; {key!r} is a text: write {{int(k): v for k, v in class_weight.items()}}"
+    text = f"class_weight has a factor for {key!r}, which is the class of no record; the classes are "
+    return UserError(f"{text}{listed(map(str, present))}{remedy}")
 
 
 def _factors_and_labels(class_weight: Any, source: RecordSource) -> tuple[Any, np.ndarray | None]:

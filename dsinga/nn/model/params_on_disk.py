@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 import tempfile
 from collections.abc import Mapping
@@ -15,6 +16,7 @@ from dsinga.extensions import LoopView
 from dsinga.extensions.extension import Watcher
 from dsinga.nn.model.training_state import set_trained
 
+ALIGNMENT = 64  # bytes
 LEAST_BYTES = 16 << 20  # of params and optimizer state that are worth a file
 
 
@@ -22,7 +24,7 @@ class ParamsOnDisk(Watcher):
     """Maps a large model's params and optimizer state from an unnamed temporary file, so they need no memory in a run.
 
     The run trains copies, which replace them. If it fails, the model still has its own: the system reads them from the
-    file when somebody uses them. If the file cannot be written, they stay in memory.
+    file when somebody uses them. They are new arrays then. If the file cannot be written, they stay in memory.
     """
 
     def __init__(self, model: Any):
@@ -36,7 +38,8 @@ class ParamsOnDisk(Watcher):
         try:
             with tempfile.TemporaryFile() as file:
                 for array in arrays.values():
-                    file.write(np.ascontiguousarray(array).data)
+                    file.write(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
+                    file.write(bytes(-array.nbytes % ALIGNMENT))
                 file.flush()
                 self._memory = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
         except OSError:
@@ -44,7 +47,7 @@ class ParamsOnDisk(Watcher):
         mapped, start = dict[int, np.ndarray](), 0
         for key, array in arrays.items():
             mapped[key] = np.frombuffer(self._memory, array.dtype, array.size, start).reshape(array.shape)
-            start += array.nbytes
+            start += array.nbytes + -array.nbytes % ALIGNMENT
 
         def of_file(group: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
             return {name: mapped.get(id(array), array) for name, array in group.items()}
@@ -57,4 +60,5 @@ class ParamsOnDisk(Watcher):
     def start(self, loop: LoopView) -> None:
         """Give back the memory of what was read to begin the run."""
         if self._memory is not None and hasattr(mmap, "MADV_DONTNEED"):
-            self._memory.madvise(mmap.MADV_DONTNEED)
+            with contextlib.suppress(OSError):  # of a process that keeps all its memory
+                self._memory.madvise(mmap.MADV_DONTNEED)

@@ -271,7 +271,7 @@ class Trainable(Predictable):
         if self._fits.running is not None:
             self._fits.running.check_open()
         data = labelled(self, (*_batch(self, x, y), sample_weight))
-        pairs, sample_weight = fitting.with_class_weights(self, data, class_weight, has_all=False)
+        pairs, sample_weight = fitting.with_class_weights(self, data, class_weight)
         shapes = {name: (np.shape(records)[1:], np.shape(labels)[1:]) for name, (records, labels) in pairs.items()}
         key = shapes, sample_weight is None, [layer.trainable for layer in self._builders()], optimizer_fields(self)
         with explained(self, pairs):

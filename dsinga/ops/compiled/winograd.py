@@ -5,7 +5,7 @@ A tile of 4 x 4 pixels is transformed to 16 parts, (16, tiles, C). They are mult
 in a core's cache, its lines of the image with their padding, too. The gradient for the kernel adds up products of
 parts of images and of results' gradients.
 
-Results have other last bits than sums of products, and infinite numbers also reach the pixels of their tile as NaN.
+Results have other last bits than sums of products. Where they would be infinite, they may be NaN.
 """
 
 from __future__ import annotations

@@ -8,6 +8,7 @@ their gradients are float32. Layers without support for bfloat16 get their sourc
 from __future__ import annotations
 
 import weakref
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -67,6 +68,9 @@ def _grouped(make: Any, x: Array, w: Array, dilation: Sizes, groups: int, *argum
         return None
     kernel = get_kernel(make, x.shape, w.shape, *arguments, dilation, groups)
     return kernel if kernel is not None and (is_full or "_dw:" in kernel.implementation) else None
+
+
+Gradients = tuple[Array | None, Array, Array | None]  # (dx, dw, db)
 
 
 class Bf16Ops(Float32Ops):
@@ -132,17 +136,33 @@ class Bf16Ops(Float32Ops):
     def convolution_grad(
         self, x: Array, w: Array, dy: Array, stride: Sizes, pad: Sizes, need_dx: bool, need_db: bool
     ) -> tuple[Array | None, Array, Array | None]:
-        shapes = x.shape, w.shape, stride, pad
-        possible = _are_numbers(x, w, dy)
-        weights = get_kernel(BackwardWeights, *shapes, BFLOAT16) if possible else None
-        data = get_kernel(BackwardData, *shapes, BFLOAT16, x.dtype) if weights and need_dx else None
+        weights = data = None
+        if _are_numbers(x, w, dy):
+            weights = get_kernel(BackwardWeights, x.shape, w.shape, stride, pad, BFLOAT16)
+            data = get_kernel(BackwardData, x.shape, w.shape, stride, pad, BFLOAT16, x.dtype) if need_dx else None
+
+        def exact(need_dx: bool) -> Gradients:
+            return super(Bf16Ops, self).convolution_grad(
+                to_float32(x), w, to_float32(dy), stride, pad, need_dx, need_db
+            )
+
+        return self._gradients(x, w, dy, weights, data, need_dx, need_db, exact)
+
+    def _gradients(
+        self, x: Array, w: Array, dy: Array, weights: Any, data: Any, need_dx: bool, need_db: bool,
+        exact: Callable[[bool], Gradients],
+    ) -> Gradients:  # fmt: skip
+        """Return (dx, dw, db) by the kernels that there are, each alone; the others by ``exact``, in float32."""
+        dy_rows = cast_contiguous(to_rows(dy), BFLOAT16) if weights or data else dy
+        dx = data(dy_rows, contiguous(w)) if data else None
+        if weights:
+            dw = weights(cast_contiguous(to_rows(x), BFLOAT16), dy_rows)
+            db = self._column_sums(dy_rows.reshape(-1, w.shape[0])) if need_db else None
         if not weights or (need_dx and not data):
-            dx, dw, db = super().convolution_grad(to_float32(x), w, to_float32(dy), stride, pad, need_dx, need_db)
-            return dx if dx is None else cast(dx, x.dtype), dw, db
-        dy_rows = cast_contiguous(to_rows(dy), BFLOAT16)
-        dw = weights(cast_contiguous(to_rows(x), BFLOAT16), dy_rows)
-        db = self._column_sums(dy_rows.reshape(-1, w.shape[0])) if need_db else None
-        return data(dy_rows, contiguous(w)) if data else None, dw, db
+            other, *others = exact(need_dx and not data)
+            dx = dx if other is None else cast(other, x.dtype)
+            dw, db = (dw, db) if weights else others
+        return dx, dw, db
 
     def grouped_convolution(
         self, x: Array, w: Array, b: Array | None, stride: Sizes, pad: Sizes, dilation: Sizes, groups: int
@@ -165,15 +185,13 @@ class Bf16Ops(Float32Ops):
             make = DepthwiseBackwardData if w.shape[1] == 1 else BackwardData
             weights = _grouped(BackwardWeights, x, w, dilation, groups, stride, pad, BFLOAT16)
             data = _grouped(make, x, w, dilation, groups, stride, pad, BFLOAT16, x.dtype) if need_dx else None
-        dy_rows = cast_contiguous(to_rows(dy), BFLOAT16) if weights or data else dy
-        dx = data(dy_rows, contiguous(w)) if data else None
-        if weights is not None and (data or not need_dx):
-            db = self._column_sums(dy_rows.reshape(-1, w.shape[0])) if need_db else None
-            return dx, weights(cast_contiguous(to_rows(x), BFLOAT16), dy_rows), db
-        arguments = stride, pad, dilation, groups, need_dx and not data, need_db
-        other, dw, db = super().grouped_convolution_grad(to_float32(x), w, to_float32(dy), *arguments)
-        dx = dx if other is None else cast(other, x.dtype)
-        return dx, dw, db
+
+        def exact(need_dx: bool) -> Gradients:
+            return super(Bf16Ops, self).grouped_convolution_grad(
+                to_float32(x), w, to_float32(dy), stride, pad, dilation, groups, need_dx, need_db
+            )
+
+        return self._gradients(x, w, dy, weights, data, need_dx, need_db, exact)
 
     def transposed_convolution(
         self, x: Array, w: Array, b: Array | None, stride: Sizes, pad: Sizes, size: Sizes

@@ -164,7 +164,8 @@ class LRNBackward:
 
     def __init__(self, x: Shape, size: int, alpha: float, beta: float, k: float, dtype: np.dtype = FLOAT32):
         forward = get_kernel(LRNForward, x, size, alpha, beta, k, True, dtype)
-        if forward is None:
+        # The library's bfloat16 gradient is wrong in the last channels after whole blocks of 16.
+        if forward is None or (dtype != FLOAT32 and x[1] > 16 and x[1] % 16):
             raise Unsupported("lrn_backward")
         self.shape, self.dtype = x, dtype
         self.normalise = Primitive(

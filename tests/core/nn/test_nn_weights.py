@@ -129,6 +129,11 @@ def test_classes_have_weights_in_all_forms_of_labels() -> None:
         first.fit(X, labels, class_weight=factors, epochs=2, **QUIET)
         second.fit(X, labels, sample_weight=by_record, epochs=2, **QUIET)
         assert_same(first.params, second.params)
+    last = np.sort(Y)  # whose highest class is held out
+    first, second = model(), model()
+    first.fit(X, last, class_weight={1: 2.0, 2: 9.0}, validation_split=0.4, epochs=1, **QUIET)
+    second.fit(X[:36], last[:36], sample_weight=np.where(last[:36] == 1, 2.0, 1.0), epochs=1, **QUIET)
+    assert_same(first.params, second.params)
     answers = (Y > 0).astype(np.float32)
     for labels in (answers, answers[:, None], answers.astype(bool), answers.astype(int)[:, None]):
         first, second = (model("binary_crossentropy", 1) for _ in range(2))

@@ -313,10 +313,10 @@ def test_a_mean_far_from_zero_does_not_hide_the_variance(ops):
     np.testing.assert_allclose(variance, x.var(axis=(0, 2, 3)), rtol=1e-4)
 
 
-@pytest.mark.parametrize("local_size", [1, 3, 5])
-def test_local_response_normalisation(ops, local_size):
+@pytest.mark.parametrize(("local_size", "channels"), [(1, 16), (3, 16), (5, 16), (5, 17), (5, 40)])
+def test_local_response_normalisation(ops, local_size, channels):
     exact_ops, constants = get_ops("numpy"), (local_size, 1.0, 0.75, 1.0)
-    x, dy = rounded(normal(0, 2, 16, 5, 4)), rounded(normal(1, 2, 16, 5, 4))
+    x, dy = rounded(normal(0, 2, channels, 5, 4)), rounded(normal(1, 2, channels, 5, 4))
     placed = place(x, "channels last", BFLOAT16)
     y, workspace = ops.lrn(placed, *constants, True)
     exact, exact_workspace = exact_ops.lrn(x, *constants, True)

@@ -1,6 +1,9 @@
 """The pool of result arrays reuses memory, but never memory to which an array still refers."""
 
 import gc
+import os
+import subprocess
+import sys
 import threading
 import weakref
 from concurrent.futures import ThreadPoolExecutor
@@ -188,3 +191,22 @@ def test_the_garbage_collector_may_clear_the_pool_at_any_time():
     buffers.clear()
     assert address(buffers.empty((20_000,))) != address(array)
     assert buffers.pool.size == size, "memory beside an array that lives is used again"
+
+
+FORK = """
+import os
+from dsinga.base import buffers
+
+kept = buffers.lasting((1 << 16,), "f4")
+kept[:] = 1
+if (child := os.fork()) == 0:
+    kept[:] = 2
+    os._exit(0)
+os.waitpid(child, 0)
+assert (kept == 1).all()
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="the system cannot fork")
+def test_a_forked_process_does_not_change_what_its_parent_keeps():
+    subprocess.run([sys.executable, "-c", FORK], check=True, timeout=60)

@@ -28,7 +28,7 @@ class HalvedConvolution(Convolution):
         return for_sources, tuple(gradient / 2 for gradient in for_params)
 
 
-def residual(conv1):
+def residual(conv1, pixels=(9, 8)):
     """A net of convolutions, each with batch normalisation, and a branch."""
     return build(
         conv("conv0", "data", 4), layer("norm0", "kBM", "conv0"), conv1,
@@ -37,7 +37,7 @@ def residual(conv1):
         conv("conv3", "relu2", 4), layer("norm3", "kBM", "conv3"),
         layer("add", "kAdd", "norm3", "relu1"), layer("relu3", "kReLU", "add"),
         dense("top", "relu3", 4), layer("loss", "kSoftmaxLoss", "top", "data"),
-        shape=(4, 9, 8), rows=6,
+        shape=(4, *pixels), rows=6,
     )  # fmt: skip
 
 
@@ -56,6 +56,7 @@ NETS: dict[str, tuple[Callable, int]] = {  # with how many gradients are put off
     "shared": (lambda: residual(conv("conv1", "norm0", 4).replace(param=SHARED)), 2),
     "shared with one above": (lambda: residual(conv("conv1", "norm0", 4).replace(param=ABOVE)), 1),
     "groups": (lambda: residual(window(group=2)), 2),
+    "pixel": (lambda: residual(conv("conv1", "norm0", 4), (1, 1)), 3),  # most of a kernel meets padding alone
     "own": (lambda: residual(window("HalvedConvolution")), 2),
 }
 
