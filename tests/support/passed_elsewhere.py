@@ -22,7 +22,7 @@ def passed(report: Path) -> set[tuple[str, str]]:
 
 
 def key_of(name: str) -> tuple[str, str]:
-    """Return the class and the name that a report has for a test, such as "tests/test_sources.py::Names::test_one[2]"."""
+    """Return the class and the name that a report has for a test, such as "tests/test_a.py::Names::test_one[2]"."""
     path, bracket, params = name.partition("[")
     file, *inner = path.split("::")
     words = [file.removesuffix(".py").replace("/", "."), *inner]
