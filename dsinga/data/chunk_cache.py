@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import weakref
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import Future
 from typing import Any
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, WeakSet
 
 import numpy as np
 
@@ -17,6 +18,8 @@ from dsinga.base.errors import RunError
 LIMIT_BYTES = 128 << 20  # twice the chunks that one sampler mixes, at their largest in a record store
 MIXED_BLOCKS = 10  # the 8 blocks that a sampler mixes, the next one, and one of the labels
 TIMEOUT_SECONDS = 300.0
+RUN_LOCKS = 64
+_caches: WeakSet[ChunkCache] = WeakSet()
 
 
 class ChunkCache:
@@ -32,7 +35,15 @@ class ChunkCache:
         self._bytes = 0
         self._entries: OrderedDict[tuple[Hashable, ...], np.ndarray | Future[np.ndarray]] = OrderedDict()
         self._sources: Counter[Hashable] = Counter()  # that have contents which end with them
+        self.renew()
+        _caches.add(self)
+
+    def renew(self) -> None:
+        """Go on without other threads, as in a forked process: they may have held locks and been loading chunks."""
         self._lock = threading.RLock()  # the garbage collector may end a source in a thread that holds it
+        self._run_locks = [threading.Lock() for _ in range(RUN_LOCKS)]
+        for key in [key for key, entry in self._entries.items() if isinstance(entry, Future)]:
+            del self._entries[key]
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self._limit,)
@@ -69,6 +80,10 @@ class ChunkCache:
         with self._lock:
             self._sources.update(contents)
         weakref.finalize(source, self._forget, contents).atexit = False
+
+    def lock_of(self, key: Hashable) -> threading.Lock:
+        """Return the lock of threads that read a run of chunks, which begins with ``key``."""
+        return self._run_locks[hash(key) % RUN_LOCKS]
 
     def get(self, key: tuple[Hashable, ...], load: Callable[[], np.ndarray]) -> np.ndarray:
         """Return the chunk ``key``, read-only; decode it by ``load`` if no thread has done so.
@@ -143,7 +158,7 @@ class ChunkCache:
             chunk = load()
         except BaseException as error:
             with self._lock:
-                del self._entries[key]
+                self._entries.pop(key, None)  # gone in a process that ``load`` has forked
             entry.set_exception(error)
             return
         self.put(key, chunk)
@@ -155,3 +170,12 @@ class ChunkCache:
             if self._bytes <= limit:
                 return
             self.drop(key)
+
+
+def _renew_in_child() -> None:
+    for cache in list(_caches):
+        cache.renew()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_renew_in_child)

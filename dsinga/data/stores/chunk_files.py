@@ -65,17 +65,23 @@ def axis_parts(region: slice, begins: Sequence[int]) -> list[AxisPart]:
 
 
 def in_threads(calls: Sequence[Callable[[], T]], threads: int) -> list[T]:
-    """Run functions in up to ``threads`` threads; return their results in order of completion."""
+    """Run functions in up to ``threads`` threads; return their results in order of completion.
+
+    After an error, or an interrupt, no further function begins.
+    """
     waiting, helpers = deque(calls), min(threads, len(calls)) - 1
     results: list[T] = []
 
     def work() -> None:
-        while True:
-            try:
-                call = waiting.popleft()
-            except IndexError:
-                return
-            results.append(call())
+        try:
+            while True:
+                try:
+                    call = waiting.popleft()
+                except IndexError:
+                    return
+                results.append(call())
+        finally:
+            waiting.clear()
 
     if helpers < 1:
         work()

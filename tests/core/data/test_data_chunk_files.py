@@ -1,5 +1,8 @@
 """Chunks that are read as files have the numbers that zarr reads, whatever their codec, chunks and format."""
 
+import threading
+import weakref
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +17,7 @@ from zarr.codecs import BloscCodec, BytesCodec, Crc32cCodec, GzipCodec, Sharding
 from zarr.storage import LocalStore
 
 from dsinga.data.sources.xarray_files import reading_files
-from dsinga.data.stores.chunk_files import RegionReader, has_plain_chunks
+from dsinga.data.stores.chunk_files import RegionReader, has_plain_chunks, in_threads
 from tests.support.refusals import refused
 
 SHAPE, CHUNKS = (11, 6, 5), (4, 3, 5)
@@ -97,3 +100,21 @@ def test_a_damaged_index_of_a_shard_is_an_error_that_names_the_chunk(tmp_path: P
     first, second, rest = data[begin : begin + 16], data[begin + 16 : begin + 32], data[begin + 32 :]
     file.write_bytes(data[:-16] if damage == "cut off" else data[:begin] + second + first + rest)
     refused(lambda: opened.variable[4:8, 3:].values, "variable .f.*chunk f/c/0/0/0 cannot be read")
+
+
+@pytest.mark.parametrize("in_caller", [True, False])
+def test_no_waiting_call_begins_after_one_has_failed(in_caller: bool) -> None:
+    caller, both, forgotten, ran = threading.current_thread(), threading.Barrier(2), threading.Event(), list[int]()
+
+    def fail_or_wait() -> None:
+        both.wait(60)
+        if (threading.current_thread() is caller) == in_caller:
+            calls.clear()
+            raise KeyboardInterrupt
+        forgotten.wait(60)
+
+    calls: list[Any] = [fail_or_wait, fail_or_wait, partial(ran.append, 1)]
+    weakref.finalize(calls[-1], forgotten.set)
+    with pytest.raises(KeyboardInterrupt):
+        in_threads(calls, 2)
+    assert not ran

@@ -15,6 +15,7 @@ from dsinga.data.chunk_cache import MIXED_BLOCKS, ChunkCache
 from dsinga.data.conversion import as_labels, as_records
 from dsinga.data.sources import arrays
 from dsinga.data.stores.store_format import SMALL_BYTES, block_rows, chunk_rows, shared_block_rows
+from tests.support.programs import python
 from tests.support.refusals import refused
 
 
@@ -257,6 +258,39 @@ def test_waiting_for_another_thread_has_an_end(monkeypatch: pytest.MonkeyPatch) 
     refused(lambda: cache.get("x", slow), "waited 0 s for another thread to read chunk x", error=RunError)
     unblocked.set()
     thread.join(60)
+
+
+FORKS = """
+import os, signal, threading
+import numpy as np
+from dsinga.data.chunk_cache import ChunkCache
+
+cache, started, ended = ChunkCache(), threading.Event(), threading.Event()
+
+def slow():
+    started.set()
+    return np.full(9, ended.wait())
+
+def read(load):
+    with cache.lock_of("run"):
+        return cache.get(("mine", 0), load).sum()
+
+reader = threading.Thread(target=read, args=[slow], daemon=True)
+reader.start()
+started.wait()
+child = os.fork()
+if not child:
+    signal.alarm(30)
+    os._exit(int(read(lambda: np.ones(5))) - 5)
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+ended.set()
+reader.join()
+assert read(None) == 9
+"""
+
+
+def test_a_process_forked_while_a_thread_reads_a_chunk_reads_it_itself() -> None:
+    python("-W", "ignore", "-c", FORKS)
 
 
 def test_a_cleared_cache_loads_its_chunks_again() -> None:

@@ -103,7 +103,9 @@ class VariableReader:
 
     @cached_property
     def threads(self) -> int:
-        """The most threads that read chunks of a variable in files at once."""
+        """The most threads that read chunks of a variable at once; more than one only in files."""
+        if not self.from_files:
+            return 1
         from dsinga.addons.fields.records import backend_arrays  # which imports xarray
 
         return backend_arrays.most_threads(self._variable._data)

@@ -75,7 +75,7 @@ class StepFields:
         if self._fits:
             return dict.fromkeys(counts, self._whole(run))
         chunks = self._cache.chunks
-        with self._cache.lock_of(self.key(run[0])):
+        with chunks.lock_of(self.key(run[0])):
             fields: dict[int, Any] = {point: chunks.find(self.key(point)) for point in counts}
             missing = [point for point, field in fields.items() if field is None]
             ended = self._count(run, counts, missing)

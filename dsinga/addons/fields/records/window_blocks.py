@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import threading
 import uuid
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any, ClassVar, NamedTuple
 from weakref import WeakValueDictionary
@@ -22,7 +22,6 @@ from dsinga.data.chunk_cache import MIXED_BLOCKS, ChunkCache
 from dsinga.data.conversion import find_nonfinite
 
 SMALLEST_STEP = 64 << 10  # bytes of a window at one point of time, from which fields are kept point by point
-RUN_LOCKS = 64
 FREE_SHARE = 8  # the part of the free memory that fields may have by default
 
 # A field: its windows, its variable, its place along the variable's dimensions, and its role.
@@ -219,7 +218,6 @@ class BlockCache:
         self._known: dict[tuple[str, int, bool], tuple[FieldKey, Ranges, dict[str, int]]] = {}
         self.nonfinite: set[FieldKey] = set()
         self.unread: dict[FieldKey, int] = {}
-        self._run_locks = [threading.Lock() for _ in range(RUN_LOCKS)]  # a run of points has one of them
         self._by_key[self.key] = self
         _cache.reserve_bytes(self, self.memory)
         _cache.forget_after(self, [self.key])
@@ -258,10 +256,6 @@ class BlockCache:
     def chunks(self) -> ChunkCache:
         """The cache of all windows of the process, which has the fields."""
         return _cache
-
-    def lock_of(self, key: Hashable) -> threading.Lock:
-        """Return the lock of threads that read a run of points."""
-        return self._run_locks[hash(key) % RUN_LOCKS]
 
     def _describe(
         self, part: ChannelGroup, blocks: WindowBlocks, block: int, is_target: bool

@@ -107,6 +107,7 @@ class WindowColumn(Column):
         starts = {axis.name: axis.starts[place[order]] for axis, place in zip(self.blocks.axes, places, strict=True)}
         channel = 0
         copies: list[Callable[[], bool]] = []
+        alone: list[Callable[[], bool]] = []  # copies of what one thread reads, such as a user's function in Dask
         weights = [self.blocks.layout.weights] if self.is_target and self.blocks.layout.weights is not None else []
         for part in (*self.parts, *weights):
             channels = out[:, channel : channel + part.channels]
@@ -114,20 +115,25 @@ class WindowColumn(Column):
             points = np.empty((len(rows), len(part.dims)), np.int64)
             for axis, dim in enumerate(part.dims):
                 points[:, axis] = starts[dim] + self.blocks.layout.axes[dim].offset(self.is_target, part.number)
+            of_part = copies if part.reader.threads > 1 else alone
             if self._large.get(part):
-                copies += self._copies_of_runs(part, channels, points, order, of_blocks)
+                of_part += self._copies_of_runs(part, channels, points, order, of_blocks)
             else:
                 copy = partial(self._copy_block, part, _Cut(part, points), channels, order)
-                copies += [partial(copy, *of_block) for of_block in of_blocks]
+                of_part += [partial(copy, *of_block) for of_block in of_blocks]
             channel += part.channels
-        is_finite = all(in_threads(copies, max((part.reader.threads for part in self._large), default=1)))
+        threads = max((part.reader.threads for part in self._large), default=1)
+        is_finite = all([*(copy() for copy in alone), *in_threads(copies, threads)])
         for part in weights:
             out[:, -part.channels :] /= self.blocks.layout.scale
         return out, is_finite
 
     @cached_property
     def _large(self) -> dict[ChannelGroup, bool]:
-        """The large variables, and whether whole chunks of them are kept: not of long ones, unless all fields fit."""
+        """The large variables, and whether they are read by run.
+
+        Those with long chunks are read by block, unless all fields fit.
+        """
         blocks, weights = self.blocks, self.blocks.layout.weights
         return {
             part: blocks.all_bytes <= self.cache.memory or blocks.longest_chunk(part) <= blocks.longest_run

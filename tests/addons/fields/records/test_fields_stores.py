@@ -5,9 +5,11 @@ import logging
 import pickle
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import get_ident
 from typing import Any
 from weakref import WeakValueDictionary
 
+import dask.array as da
 import fsspec
 import numpy as np
 import pytest
@@ -240,6 +242,19 @@ def test_large_fields_with_level_before_time_are_read_part_by_part(
             for number in range(before + 1):
                 got = inputs.reshape(len(rows), 3, before + 1, 64, 96)[:, :, number]
                 np.testing.assert_array_equal(got, fields[:, rows + number].swapaxes(0, 1))
+
+
+def test_a_variable_that_dask_computes_is_read_in_the_calling_thread(tmp_path: Path) -> None:
+    """Beside one in files, which several threads read: a user's function may not be safe in these."""
+    shape, threads = (24, 128, 130), set[int]()
+    data = xr.Dataset({"f": (("time", "y", "x"), np.ones(shape, np.float32))}).chunk(time=4)
+    data.to_zarr(tmp_path / "x.zarr", consolidated=False)
+    made = da.ones(shape, chunks=(4, 128, 130)).map_blocks(lambda x: threads.add(get_ident()) or x, meta=np.empty(()))
+    data = xr.open_zarr(tmp_path / "x.zarr", chunks=None, consolidated=False).assign(g=(("time", "y", "x"), made))
+    windows = dsinga.windows(data, inputs=["f", "g"], targets="f", input_dims={"time": 1}, memory=6 << 20)
+    threads.clear()
+    read_all(windows)
+    assert threads == {get_ident()}
 
 
 class TestWindowsOfFields(SourceContract):
