@@ -19,6 +19,7 @@ from dsinga.layers.dense.innerproduct import InnerProduct
 from dsinga.layers.images.convolution import Convolution
 from dsinga.layers.interface.declarations import Bfloat16, Keeps
 from dsinga.layers.interface.layer import FLOAT_BYTES
+from dsinga.layers.sequences.timedistributed import TimeDistributed
 from dsinga.net import NeuralNet, Stage
 from dsinga.net.layer_cost import feature_sizes, rows_of
 from dsinga.ops import cpu_ops
@@ -29,6 +30,7 @@ from dsinga.training import create_updater
 
 FIXED = 120 << 20  # interpreter, numpy, zarr, Dask and compiled kernels; about the same for all nets
 BATCHES = 5  # three are read ahead, one is being read, one is being computed
+DENSE = InnerProduct, TimeDistributed  # their feature is float32, unless it is rounded
 
 
 class Memory(NamedTuple):
@@ -173,12 +175,13 @@ class _SimulatedPool:
 
 
 def _bf16_positions(net: NeuralNet) -> set[int]:
-    """Find the layers with bfloat16 features in a kBF16 job: convolutions, and layers that follow them."""
+    """Find the layers with bfloat16 features in a kBF16 job: convolutions, products that round, and their users."""
     narrow: set[int] = set()
     for stage in net.stages:
         layer = stage.layer
-        passes_on = bool(stage.edges) and stage.edges[0].node in narrow and not isinstance(layer, InnerProduct)
-        if layer.bf16 is Bfloat16.kFeatures and (isinstance(layer, Convolution) or passes_on):
+        gives = isinstance(layer, Convolution) or layer.rounds_feature
+        passes_on = bool(stage.edges) and stage.edges[0].node in narrow
+        if layer.bf16 is Bfloat16.kFeatures and (gives or (passes_on and not isinstance(layer, DENSE))):
             narrow.add(stage.position)
     return narrow
 

@@ -16,6 +16,7 @@ from dsinga.net.dataflow import Stage, build_stages
 from dsinga.net.fusion import fuse
 from dsinga.net.layer_cost import count_operations, in_gib
 from dsinga.net.node import Node, Param
+from dsinga.net.rounded_products import with_rounded_products
 from dsinga.ops import Ops
 from dsinga.ops.types import NotCapturable, RecordedStep
 
@@ -51,7 +52,7 @@ class NeuralNet:
     @cached_property
     def stages(self) -> tuple[Stage, ...]:
         """The layers as training steps need them, with inputs, params and gradients."""
-        return build_stages(self.nodes, self.static)
+        return build_stages(with_rounded_products(self.nodes), self.static)
 
     @cached_property
     def static(self) -> frozenset[str]:

@@ -298,8 +298,8 @@ GENERIC = {
     "as_factor", "attention", "attention_grad", "batch_norm_training", "batch_norm_training_grad", "cast_like",
     "check_recordable", "defer_read", "capture", "hand_over", "lacks_bf16", "rectified_affine",
     "rectified_batch_norm_grad", "rectified_batch_norm_sums", "rectified_convolution", "rectified_inner_product",
-    "row_affine", "row_affine_grad", "row_moments", "row_sums", "serialised", "step_number", "to_float32",
-    "to_numpy_bf16", "with_equal_rows", "with_fast_rounding",
+    "rounded_inner_product", "row_affine", "row_affine_grad", "row_moments", "row_sums", "serialised", "step_number",
+    "to_float32", "to_numpy_bf16", "with_equal_rows", "with_fast_rounding",
 }  # fmt: skip
 """Methods of the interface that call others, or the array module, so that they work on arrays of any backend."""
 KERNELS = frozenset(name for name in dir(Ops) if not name.startswith("_") and callable(getattr(Ops, name)))

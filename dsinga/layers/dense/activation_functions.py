@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 from dsinga.base.registry import register
 from dsinga.job import ActivationType, LayerConf
@@ -24,13 +24,14 @@ class FunctionOfSource(ElementwiseFunction):
     """Base of activations with a derivative computed from x, because y does not determine x."""
 
     keeps = Keeps(sources=0, feature=False)
+    takes_bf16: ClassVar[bool] = False  # whether its kernels do
 
     def backward(self, y: Array, dy: Array, ops: Ops) -> Array:
         raise NotImplementedError("two numbers x may have the same y")
 
     def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
         x, ops = sources[0], ctx.ops
-        y = ops.cast_like(self.forward(ops.to_float32(x), ops), x)
+        y = ops.cast_like(self.forward(x if self.takes_bf16 else ops.to_float32(x), ops), x)
         if ops.has_bf16_features and self.bf16 is Bfloat16.kFeatures and ctx.training:
             x = ops.as_source(ops.flatten(x) if x.flags.c_contiguous else x)  # no image, which would be copied
         return Output(y, saved=x if ctx.training else None)
@@ -45,9 +46,10 @@ class FunctionOfSource(ElementwiseFunction):
         if not needs[0]:
             return (None,), ()
         ops, saved = ctx.ops, output.saved
-        x = ops.to_float32(sources[0] if saved is None else saved)  # None from a user's own compute_feature
+        x = sources[0] if saved is None else saved  # None from a user's own compute_feature
+        x = ops.cast_like(x, sources[0]) if self.takes_bf16 else ops.to_float32(x)
         x = x if x.shape == sources[0].shape else x.reshape(sources[0].shape)
-        return (ops.cast_like(self.derive(x, ops.to_float32(grad), ops), sources[0]),), ()
+        return (ops.cast_like(self.derive(x, ops.cast_like(grad, x), ops), sources[0]),), ()
 
     def saved_sizes(self, rows: int) -> list[int]:
         return [float_bytes(rows, self.source_shapes[0])]  # the source
@@ -57,6 +59,7 @@ class GELU(FunctionOfSource):
     """GELU, x·Φ(x) with the normal distribution Φ; Hendrycks and Gimpel, Gaussian Error Linear Units (2016)."""
 
     bf16 = Bfloat16.kFeatures
+    takes_bf16 = True
 
     def forward(self, x: Array, ops: Ops) -> Array:
         return ops.gelu(x)

@@ -76,7 +76,8 @@ class InnerProduct(Layer):
 
     def multiply(self, x: Array, weight: Array, bias: Array | None, ops: Ops) -> Array:
         """Compute x·Wᵀ + b; a fused layer also rectifies."""
-        return ops.inner_product(x, weight, bias, self.transpose)
+        product = ops.rounded_inner_product if self.rounds_feature else ops.inner_product
+        return product(x, weight, bias, self.transpose)
 
     def compute_gradient(
         self, params: Arrays, sources: Arrays, output: Output, grad: Any, needs: Sequence[bool], ctx: Context

@@ -106,6 +106,7 @@ class Layer(ConfiguredLayer, ABC):
         bf16: what it computes in bfloat16 with the precision kBF16 (:class:`Bfloat16`).
         rounds_source: whether it then uses its first source only as factors, which it rounds to bfloat16.
         rounds_gradient: whether it then rounds the gradient for its feature, too.
+        rounds_feature: whether a dense layer's feature is then bfloat16, since all its users take it so.
         runs_user_code: whether its passes are a user's, with gradients to check.
         no_gradient_because: why no params below it can be trained, or "".
     """
@@ -133,6 +134,7 @@ class Layer(ConfiguredLayer, ABC):
     bf16: Bfloat16 = Bfloat16.kNothing
     rounds_source: bool = False
     rounds_gradient: bool = False
+    rounds_feature: bool = False
     runs_user_code: ClassVar[bool] = False
     no_gradient_because: str = ""
 

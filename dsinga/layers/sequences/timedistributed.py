@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, NamedTuple
@@ -10,6 +11,7 @@ import numpy as np
 
 from dsinga.base.errors import UserError
 from dsinga.job import LayerConf
+from dsinga.layers.dense.innerproduct import InnerProduct
 from dsinga.layers.interface.context import Columns, Context
 from dsinga.layers.interface.contract import MustUnroll, copy_name, make_layer
 from dsinga.layers.interface.declarations import Bfloat16, Cut
@@ -53,7 +55,8 @@ class TimeDistributed(Layer):
         for attribute in ("metric_names", "is_loss", "is_output"):
             setattr(self, attribute, getattr(self.layer, attribute))
         if self.layer.bf16 is not Bfloat16.kNothing:
-            self.bf16 = Bfloat16.kProducts
+            is_product = type(self.layer) is InnerProduct
+            self.bf16 = self.layer.bf16 if is_product else Bfloat16.kProducts
             self.rounds_source, self.rounds_gradient = self.layer.rounds_source, self.layer.rounds_gradient
         needs_all = self.layer.labels.source is not None or any(repeated)
         self.keeps = self.layer.keeps if not needs_all else replace(self.layer.keeps, sources=None)
@@ -77,13 +80,21 @@ class TimeDistributed(Layer):
     def part(self, conf: LayerConf, source_shapes: Sequence[Shape]) -> Layer:
         return TimeDistributed(type(self.layer), conf, source_shapes, self.steps, self.repeated)
 
+    def rounding(self) -> TimeDistributed:
+        """Return a copy that gives its feature in bfloat16, in a job with that precision."""
+        copied = copy.copy(self)
+        copied.layer = copy.copy(self.layer)
+        copied.rounds_feature = copied.layer.rounds_feature = True
+        return copied
+
     def saved_sizes(self, rows: int) -> list[int]:
         return self.layer.saved_sizes(rows * self.steps)
 
     def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
         flat = self.flatten_steps(sources, ctx.ops)
         inner = self.layer.compute_feature(params, flat.sources, flat.context(ctx))
-        feature = None if inner.feature is None else flat.spread(ctx.ops.to_float32(inner.feature))
+        feature = inner.feature if self.rounds_feature else ctx.ops.to_float32(inner.feature)
+        feature = None if feature is None else flat.spread(feature)
         labels = None if inner.labels is None else flat.spread(inner.labels, -1)
         saved = inner if self.keeps.feature else inner._replace(feature=None)
         return inner._replace(feature=feature, labels=labels, saved=saved if ctx.training else None)

@@ -1,8 +1,8 @@
 """The oneDNN backend in bf16: products of bfloat16 numbers, summed in float32.
 
-Images between convolutions, pooling, rectifiers and normalisation are bfloat16; features of products, all params and
-their gradients are float32. Layers without support for bfloat16 get their sources in float32
-(:meth:`Bf16Ops.to_float32`).
+Images between convolutions, pooling, rectifiers and normalisation are bfloat16, and so are products over steps that
+only activations and further products take. Features of other products, all params and their gradients are float32.
+Layers without support for bfloat16 get their sources in float32 (:meth:`Bf16Ops.to_float32`).
 """
 
 from __future__ import annotations
@@ -228,6 +228,19 @@ class Bf16Ops(Float32Ops):
             y += b
         return y
 
+    def rounded_inner_product(self, x: Array, w: Array, b: Array | None, transpose: bool = False) -> Array:
+        kernel = None
+        if _are_numbers(x, w) and accepts(b) and (transpose or len(x) >= FEW_ROWS):
+            x, w = _rows(x), self.as_factor(w)
+            table, y = w if transpose else w.T, buffers.empty((len(x), w.shape[transpose]), dtype=BFLOAT16)
+            forms = form_of(x), form_of(table), form_of(y)
+            kernel = get_kernel(Product, *forms, BFLOAT16, 1.0, False, b is not None, BFLOAT16)
+        if kernel is None:
+            y = self.inner_product(x, w, b, transpose)
+            return cast(y, BFLOAT16) if y.dtype == FLOAT32 else y
+        kernel.multiply(x, table, *(() if b is None else (contiguous(b),)), y)
+        return y
+
     def inner_product_grad(
         self, x: Array, w: Array, dy: Array, transpose: bool, need_dx: bool, need_db: bool, later: bool = False
     ) -> tuple[Array | None, Any, Array | None]:
@@ -246,7 +259,8 @@ class Bf16Ops(Float32Ops):
             multiply(left.T, right, dw := buffers.empty(w.shape))
         dx = None
         if need_dx:
-            dx = cast_contiguous(self.inner_product(dy_rows, w, None, not transpose), x.dtype)
+            multiply_rows = self.rounded_inner_product if x.dtype == BFLOAT16 else self.inner_product
+            dx = multiply_rows(dy_rows, w, None, not transpose)
         return dx, dw, self._column_sums(dy_rows) if need_db else None
 
     def multiply_into(self, a: Array, b: Array, out: Array, add: bool = False) -> None:

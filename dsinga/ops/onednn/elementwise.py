@@ -10,7 +10,7 @@ import numpy as np
 from dsinga.base import buffers
 from dsinga.ops.layout import contiguous, is_channels_last
 from dsinga.ops.numpy.elementwise import NumpyLoss
-from dsinga.ops.onednn.casting import cast_like
+from dsinga.ops.onednn.casting import cast_like, to_float32
 from dsinga.ops.onednn.choices import choose_kernel
 from dsinga.ops.onednn.library import (
     ADD,
@@ -231,15 +231,13 @@ def _method(name: str, make: Any, *arguments: Any) -> Any:
 class OnednnElementwise(NumpyLoss):
     """The backend's activations, sums, products and softmax by oneDNN. NaN stays NaN, as in numpy.
 
-    ReLU and sums also accept bfloat16; results have the first argument's dtype.
+    ReLU, GELU and sums also accept bfloat16; results have the first argument's dtype.
     """
 
     equal_rows = False
 
     sigmoid = _method("sigmoid", Function, LOGISTIC)
     sigmoid_grad = _method("sigmoid_grad", Derivative, LOGISTIC_FROM_OUTPUT)
-    gelu = _method("gelu", Function, GELU)
-    gelu_grad = _method("gelu_grad", Derivative, GELU, 0.0, SRC)
     hard_swish = _method("hard_swish", Function, HARD_SWISH, 1 / 6, 0.5)
     hard_swish_grad = _method("hard_swish_grad", Derivative, HARD_SWISH, 1 / 6, SRC, FLOAT32, 0.5)
     silu = _method("silu", Function, SWISH, 1.0)
@@ -250,6 +248,16 @@ class OnednnElementwise(NumpyLoss):
         y = cast_like(y, x)
         kernel = get_kernel(Binary, x.size, ADD, x.dtype) if accepts_alike(x, y) else None
         return run_elementwise(kernel, x, y) if kernel else super().add(x, y)
+
+    def gelu(self, x: Array) -> Array:
+        kernel = get_kernel(Function, x.size, GELU, 0.0, 0.0, x.dtype) if accepts_alike(x) else None
+        return run_elementwise(kernel, x) if kernel else cast_like(super().gelu(to_float32(x)), x)
+
+    def gelu_grad(self, x: Array, dy: Array) -> Array:
+        kernel = get_kernel(Derivative, x.size, GELU, 0.0, SRC, x.dtype) if accepts_alike(x, dy) else None
+        if kernel is None:
+            return cast_like(super().gelu_grad(to_float32(x), to_float32(dy)), x)
+        return run_elementwise(kernel, x, dy)
 
     def relu(self, x: Array, slope: float = 0.0) -> Array:
         rectifier = (Function, x.size, RELU, slope, 0.0) if slope else (Rectifier, x.size)

@@ -246,20 +246,20 @@ class OnednnProducts(NumpyConvolution):
 
 
 class Product:
-    """Computes factor·(a b), or adds it to the result: float32 products of matrices, or stacks, of ``dtype``.
+    """Computes factor·(a b) in ``result``, or adds it to the result: products of matrices, or stacks, of ``dtype``.
 
     With ``bias``, it adds a row of numbers to each row of a product of matrices.
     """
 
     def __init__(
         self, a: tuple[Shape, Shape], b: tuple[Shape, Shape], out: tuple[Shape, Shape], dtype: np.dtype = FLOAT32,
-        factor: float = 1.0, add: bool = False, bias: bool = False,
+        factor: float = 1.0, add: bool = False, bias: bool = False, result: np.dtype = FLOAT32,
     ):  # fmt: skip
         self.shape = out[0]
         post_ops: tuple[Any, ...] = () if factor == 1 else ((LINEAR, factor, 0.0),)
         self.multiply = Primitive(
             *("matmul", engine, strided(*a, dtype), strided(*b, dtype)),
-            *(dense((1, out[0][-1])) if bias else None, strided(*out)),
+            *(dense((1, out[0][-1])) if bias else None, strided(*out, result)),
             operands=(SRC, WEIGHTS, BIAS, DST) if bias else (SRC, WEIGHTS, DST),
             post_ops=(*post_ops, (SUM,)) if add else post_ops,
             operations=2 * prod(out[0]) * a[0][-1],

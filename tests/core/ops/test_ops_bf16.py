@@ -189,7 +189,10 @@ def test_inner_product(ops, rows, inputs, outputs, transpose, bias, dtype, dy_dt
     w_placed = np.ascontiguousarray(w.T if transpose else w, np.float32)
     w_placed = ops.as_factor(w_placed)
     y = ops.inner_product(x.astype(dtype), w_placed, b, transpose)
-    assert_near(y, x @ w.T + (0 if b is None else b), 0, scale=np.abs(w).sum())
+    exact = x @ w.T + (0 if b is None else b)
+    assert_near(y, exact, 0, scale=np.abs(w).sum())
+    y_rounded = ops.rounded_inner_product(x.astype(dtype), w_placed, b, transpose)  # float32 on GPUs
+    assert_near(y_rounded, exact, int(y_rounded.dtype == BFLOAT16), scale=np.abs(w).sum())
     np.testing.assert_array_equal(
         ops.rectified_inner_product(x.astype(dtype), w_placed, b, transpose), np.maximum(y, 0)
     )
@@ -215,8 +218,11 @@ def test_a_product_is_computed_block_by_block_of_a_large_weight(ops):
 
 def test_many_rows_are_multiplied_by_a_weight_that_is_rounded_whole(ops):
     x, w = rounded(normal(1, 300, 40)), rounded(normal(2, 700, 40))
-    y = ops.inner_product(x.astype(np.float32), w.astype(np.float32), np.ones(700, np.float32))
-    assert_near(y, x @ w.T + 1, 0, scale=300)
+    for product in (ops.inner_product, ops.rounded_inner_product):
+        y = product(x.astype(np.float32), w.astype(np.float32), np.ones(700, np.float32))
+        assert_near(y, x @ w.T + 1, int(y.dtype == BFLOAT16), scale=300)
+    dx, _, _ = ops.inner_product_grad(y.astype(BFLOAT16), w.T.astype(np.float32), x.astype(BFLOAT16), False, True, True)
+    assert_near(dx, x @ w.T, scale=300)
     y = ops.inner_product(x.astype(np.float32), np.ascontiguousarray(w.T, np.float32), None, True)
     assert_near(y, x @ w.T, 0, scale=300)
 
@@ -334,6 +340,9 @@ def test_rectifiers_and_sums_keep_bfloat16(ops, slope):
     for dtype in (np.float32, BFLOAT16):
         assert_near(ops.relu_grad(y, dy.astype(dtype), slope), np.where(x > 0, dy, slope * dy))
         assert_near(ops.add(x.astype(BFLOAT16), dy.astype(dtype)), x + dy)
+    exact_ops = get_ops("numpy")
+    assert_near(ops.gelu(x.astype(BFLOAT16)), exact_ops.gelu(x))
+    assert_near(ops.gelu_grad(x.astype(BFLOAT16), dy.astype(BFLOAT16)), exact_ops.gelu_grad(x, dy))
 
 
 @pytest.mark.parametrize("cell", ["rnn", "gru", "lstm"])

@@ -14,12 +14,15 @@ from dsinga.cutting.partitioning import partition
 from dsinga.cutting.thread_group import ThreadPeers
 from dsinga.engine.local_net import LocalNet
 from dsinga.job import Phase, loads
+from dsinga.layers import Context, Rows
 from dsinga.layers.bridge import BridgeEnd
 from dsinga.layers.dense.activation import ReLU
 from dsinga.layers.interface.declarations import Bfloat16
 from dsinga.net import NeuralNet, create_net
 from dsinga.ops import get_ops
 from dsinga.ops.onednn.bf16_ops import Bf16Ops
+from dsinga.ops.types import BFLOAT16
+from dsinga.training import bp
 from tests.support.partition_nets import INFOS, NETS, PAIRS, net_of
 from tests.support.partitioned_run import Run, batches_of, initial, run_partitioned, run_whole
 
@@ -154,6 +157,38 @@ def test_a_layer_of_each_step_takes_images_in_bfloat16():
     )
     model.compile("sgd", "sparse_categorical_crossentropy")
     model.fit(x, y, epochs=1, precision="kBF16", progress=False)
+
+
+STEPS = """neuralnet {
+  layer { name: "words" type: kRecordInput store_conf { path: "x" batchsize: 10 } }
+  layer { name: "embed" type: kEmbedding srclayers: "words" embedding_conf { vocab_size: 7 feature_dim: 8 } }
+  layer { name: "wide" type: kInnerProduct srclayers: "embed" innerproduct_conf { num_output: 64 } per_step: true }
+  layer { name: "act" type: kActivation srclayers: "wide" activation_conf { type: GELU } }
+  layer { name: "narrow" type: kInnerProduct srclayers: "act" innerproduct_conf { num_output: 8 } per_step: true }
+  layer { name: "sum" type: kAdd srclayers: ["narrow", "embed"] }
+  layer { name: "scores" type: kInnerProduct srclayers: "sum" innerproduct_conf { num_output: 10 } per_step: true }
+  layer { name: "loss" type: kSoftmaxLoss srclayers: ["scores", "words"] per_step: true } }"""
+
+
+@pytest.mark.parametrize("recompute", ["", "recompute: true"])
+def test_products_over_steps_are_bfloat16_where_only_activations_and_products_take_them(recompute):
+    job = loads(STEPS.replace("per_step: true }\n", f"per_step: true {recompute} }}\n"), "steps.conf")
+    net = create_net(job.neuralnet, Phase.kTrain, INFOS)
+    values, batches, kinds = initial(net, np.float32), batches_of(net, 1, 4, np.float32), {}
+
+    def observe(layer, phase, compute, params, sources, *arguments):
+        result = compute(params, sources, *arguments)
+        kinds[layer.name, phase] = getattr(result.feature if phase == "forward" else result[0][0], "dtype", None)
+        return result
+
+    rounded, exact = (run_whole(net, values, batches, ops) for ops in (bf16_ops(), get_ops()))
+    assert 0 < distance(rounded, exact) < 0.02
+    rows = Rows(0, 10, 10)
+    bp(net, values, batches[0], Context(bf16_ops(), net.phase, rows, observer=observe), lambda *pushed: None)
+    assert [kinds[name, "forward"] for name in ("wide", "act")] == [BFLOAT16] * 2
+    assert [kinds[name, "backward"] for name in ("act", "narrow")] == [BFLOAT16] * 2
+    others = ("narrow", "forward"), ("sum", "forward"), ("wide", "backward"), ("scores", "forward")
+    assert {kinds[call] for call in others if call in kinds} == {np.dtype(np.float32)}
 
 
 def test_training_testing_and_predicting_use_the_precision_of_the_job():
