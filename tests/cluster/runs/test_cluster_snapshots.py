@@ -15,6 +15,7 @@ from distributed import Client
 
 from dsinga import UserError, api, nn
 from dsinga.api import train
+from dsinga.base import buffers
 from dsinga.base.errors import RunError
 from dsinga.cluster import connect
 from dsinga.cluster.run.snapshots import Snapshots
@@ -200,7 +201,10 @@ def fit(width: int, client: Client) -> None:
 
 @pytest.mark.ci
 @pytest.mark.skipif(get_ops().name != "onednn", reason="numpy's gradients are no arrays of the pool")
-def test_a_run_within_one_process_has_one_copy_of_params_and_of_the_largest_gradient() -> None:
+def test_a_run_within_one_process_has_one_copy_of_params_and_of_the_largest_gradient(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(buffers, "CHUNK", 1 << 16)  # of larger ones most is not touched
     with connect(workers=1, separate_processes=False) as client:
         fit(WIDTH, client)  # what it imports and, where there is numba, compiles is no copy
         tracemalloc.start(1)
