@@ -52,10 +52,8 @@ class ResultPool:
         self.lock = threading.Lock()
         self._is_to_clear, self._new = False, new
         self._forget()
-        if hasattr(os, "register_at_fork"):
-            os.register_at_fork(after_in_child=self._renew)
 
-    def _renew(self) -> None:
+    def renew(self) -> None:
         """Start again in a forked process, at whose start another thread may have had the lock."""
         self.lock = threading.Lock()
         self._forget()
@@ -189,6 +187,9 @@ def _private_pages(size: int) -> memoryview:
 
 pool = ResultPool()
 _lasting = ResultPool(_private_pages)
+if hasattr(os, "register_at_fork"):  # here, since what is registered is kept for good
+    os.register_at_fork(after_in_child=pool.renew)
+    os.register_at_fork(after_in_child=_lasting.renew)
 _thread_bases = ThreadBases()
 
 
